@@ -13,10 +13,15 @@ mod settings;
 mod tests;
 
 use std::fmt;
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::sync::OwnedMutexGuard;
+use tokio::task::unconstrained;
+use tokio::time::{Instant, timeout_at};
 
 use self::clock::{Clock, Newest, Shared, Time, longer, shorter};
 pub use self::permit::{Attempt, RatePermit};
@@ -34,9 +39,6 @@ use crate::time::BootInstant;
 const KIND: &str = "rate";
 /// How long after its deadline a call still waits for the store's answer.
 const LATENESS: Duration = Duration::from_millis(100);
-/// How long a call waits for those before it in this process. It is less than the shortest time that a call has in all, so that the
-/// store is asked in any case.
-const TURN: Duration = Duration::from_millis(50);
 /// The longest that a try waits for the store.
 const LONGEST_TRY: Duration = Duration::from_secs(5);
 
@@ -286,7 +288,7 @@ impl RateLimiter {
     ///
     /// First come, first served, in the order in which slots are stored: a call that has its slot is not
     /// overtaken. Calls at the same moment get their slots in any order; those of one limiter and its clones
-    /// get them in turn, but a call that has waited for others for 50 ms waits for them no longer.
+    /// get them in turn, but a call waits for others for at most half of its time, and not while the store does not answer them.
     ///
     /// # Examples
     ///
@@ -426,25 +428,20 @@ impl RateLimiter {
         let (rules, clock) = (self.rules.clone(), self.shared.clock.clone());
         let mut before = (BootInstant::now(), clock.newest());
         let is_first = !self.shared.follower.has_started();
+        #[cfg(test)]
+        let looks = Arc::clone(&self.shared.looks);
         let step = move |listing: &Listing| {
+            #[cfg(test)]
+            looks.fetch_add(1, Ordering::SeqCst);
             // Invariant: this is read after the listing has arrived, and the next listing is requested after this.
             let at = (BootInstant::now(), Instant::now());
             let look = look_at(listing, &rules, &clock, (permits, deadline), is_first, at, before);
             before = (at.0, clock.newest());
             look
         };
-        let asking = async {
-            // Calls of this process take turns only to spare the store some retries. The compare-and-set is what makes concurrent
-            // calls correct.
-            let _turn = tokio::select! {
-                biased;
-                turn = self.shared.turn.lock() => Some(turn),
-                () = self.queue.out_of_time(Some(TURN)) => None,
-            };
-            self.queue.modify("acquire", step).await
-        };
         let a_try = self.queue.session.ttl().min(LONGEST_TRY);
         let limit = Waiting::within(timeout).limit(a_try).map(|limit| limit.max(LATENESS));
+        let asking = self.in_turn(limit, step);
         let look = tokio::select! {
             biased;
             look = asking => look?,
@@ -461,6 +458,33 @@ impl RateLimiter {
             self.shared.follower.start(&self.queue, &self.shared.clock);
         }
         Ok(look)
+    }
+
+    /// Changes the history when the calls before it in this process have done so.
+    ///
+    /// They take turns only to spare the store some retries. The compare-and-set is what makes concurrent calls correct.
+    async fn in_turn(
+        &self,
+        limit: Option<Duration>,
+        step: impl FnMut(&Listing) -> Result<Change<Look>> + Send + 'static,
+    ) -> Result<Look> {
+        let (queue, returned) = (self.queue.clone(), Arc::clone(&self.shared.returned));
+        let stall = queue.session.call_timeout();
+        let until = limit.and_then(|limit| Instant::now().checked_add(limit / 2));
+        let mut turns = Box::pin(unconstrained(Arc::clone(&self.shared.turn).lock_owned()));
+        // Asked for at once, as tasks may start in another order than they were spawned.
+        let turn = poll_fn(|context| Poll::Ready(turns.as_mut().poll(context))).await;
+        // A task has the turn: a caller that does something else, and does not poll its call, would keep it.
+        let asking = self.queue.session.run_for_caller("acquire", async move {
+            let _turn = match turn {
+                Poll::Ready(turn) => Some(turn),
+                Poll::Pending => turn_by(turns, &returned, stall, until).await,
+            };
+            let looked = queue.modify("acquire", step).await;
+            returned.fetch_add(1, Ordering::SeqCst);
+            looked
+        });
+        self.queue.named(asking.await)
     }
 
     fn permit(&self, slot: Micros, look: &Look) -> RatePermit {
@@ -486,6 +510,27 @@ impl RateLimiter {
 
     fn input(&self, operation: &'static str, outcome: Result<(), String>) -> Result<()> {
         outcome.map_err(|message| self.queue.error(ErrorKind::Input, operation, message))
+    }
+}
+
+/// Waits for the turn. `None`: it does not come until then, or none of those before it has `returned` for a while: the store does not
+/// answer, and this call is to learn that by itself.
+async fn turn_by(
+    mut turns: impl Future<Output = OwnedMutexGuard<()>> + Unpin,
+    returned: &AtomicU64,
+    stall: Duration,
+    until: Option<Instant>,
+) -> Option<OwnedMutexGuard<()>> {
+    loop {
+        let before = returned.load(Ordering::SeqCst);
+        let look = Instant::now() + stall;
+        let end = until.map_or(look, |until| until.min(look));
+        if let Ok(turn) = timeout_at(end, &mut turns).await {
+            return Some(turn);
+        }
+        if until == Some(end) || returned.load(Ordering::SeqCst) == before {
+            return None;
+        }
     }
 }
 

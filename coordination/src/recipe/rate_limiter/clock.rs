@@ -1,5 +1,6 @@
 //! What time it is for a limiter: by the store's clock, or by a virtual one where the store has none.
 
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
@@ -23,7 +24,12 @@ pub(super) struct Shared {
     pub(super) clock: Clock,
     pub(super) follower: Follower,
     /// Locked by the call that is at the store, so that calls of one process do not make each other start again.
-    pub(super) turn: tokio::sync::Mutex<()>,
+    pub(super) turn: Arc<tokio::sync::Mutex<()>>,
+    /// How many calls have come back from the store.
+    pub(super) returned: Arc<AtomicU64>,
+    /// How often a history was looked at.
+    #[cfg(test)]
+    pub(super) looks: Arc<AtomicU64>,
 }
 
 /// The history that a listing has, and the present time on the limiter's clock.

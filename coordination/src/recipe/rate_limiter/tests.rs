@@ -150,6 +150,33 @@ async fn a_call_that_is_left_alone_keeps_nobody_from_asking() {
     }
 }
 
+/// Each of them changes what the others have read, if they do not take turns.
+#[cfg(all(coordination_internals, feature = "memory"))]
+#[tokio::test(start_paused = true)]
+async fn many_calls_of_one_process_do_not_make_each_other_start_again() {
+    use crate::Config;
+    use crate::simulation::{Clocks, Run, Traits, Weather, World};
+
+    const CALLS: u32 = 100;
+    let _run = Run::begin(1);
+    let traits =
+        Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
+    let world = World::new(1, traits);
+    world.set_weather(Weather { delay: 1..=1, ..Weather::calm() });
+    let client = world.client(Clocks::default());
+    let coordinator = client.connect(Config::default()).await.expect("the store is there");
+    let limiter = coordinator.rate_limiter("api", CALLS, WINDOW).expect("allowed");
+    let calls = (0..CALLS).map(|_| {
+        let limiter = limiter.clone();
+        client.spawn(async move { is_granted(&limiter).await })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        assert!(call.await.expect("no panic"), "there is one for each");
+    }
+    let looks = limiter.shared.looks.load(Ordering::SeqCst);
+    assert_eq!(looks, u64::from(CALLS), "some started again");
+}
+
 #[tokio::test(start_paused = true)]
 async fn t12_two_names_are_apart() {
     let coordinator = Coordinator::connect("memory://rate-t12").await.expect("memory");
