@@ -32,6 +32,8 @@ use crate::settings::HandedOn;
 
 /// From SIGTERM to SIGKILL, without a lease.
 const DEFAULT_GRACE: Duration = Duration::from_secs(5);
+/// Whoever asks for more asks for longer than any command runs, and maybe than the clock can show.
+const LONGEST_GRACE: Duration = Duration::from_secs(366 * 86_400);
 pub(crate) const SHELL: &str = "/bin/sh";
 
 /// A command that can be started: there is such a program, and who watches over it is there or about to be.
@@ -155,7 +157,8 @@ impl<'a> Prepared<'a> {
             }
         };
         running.claim = claim;
-        let release_at = release_after.map(|after| Instant::now() + after);
+        // Later than the clock can show is never.
+        let release_at = release_after.and_then(|after| Instant::now().checked_add(after));
         let ended = running.supervise(signals, release_at).await;
         let was_held = running.hold.as_ref().is_some_and(Hold::is_held);
         let is_done = ended.as_ref().is_ok_and(|ended| ended.code == 0 && !ended.was_stopped);
@@ -368,7 +371,7 @@ fn grace(wanted: Option<Duration>, left: Option<Duration>) -> Duration {
     match (wanted, left) {
         (Some(wanted), Some(left)) => wanted.min(left / 3),
         (None, Some(left)) => left / 5,
-        (wanted, None) => wanted.unwrap_or(DEFAULT_GRACE),
+        (wanted, None) => wanted.unwrap_or(DEFAULT_GRACE).min(LONGEST_GRACE),
     }
 }
 
@@ -376,4 +379,18 @@ fn unix_time(left: Duration) -> String {
     let deadline = SystemTime::now() + left;
     let since = deadline.duration_since(UNIX_EPOCH).unwrap_or_default();
     format!("{}.{:03}", since.as_secs(), since.subsec_millis())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_grace_ends_later_than_the_clock_can_show() {
+        let second = Duration::from_secs(1);
+        assert_eq!(grace(Some(second), None), second);
+        assert_eq!(grace(Some(Duration::MAX), Some(3 * second)), second);
+        let longest = grace(Some(Duration::MAX), None);
+        assert!(Instant::now().checked_add(longest + second).is_some());
+    }
 }
