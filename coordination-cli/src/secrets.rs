@@ -5,8 +5,8 @@ pub(crate) fn masked(text: &str) -> String {
     let mut parts = text.split("://");
     let mut shown = parts.next().unwrap_or_default().to_owned();
     for part in parts {
-        let is_end = |letter: char| letter.is_whitespace() || letter == '\'';
-        let word = part.split(is_end).next().unwrap_or(part);
+        // A quotation mark does not end it: a password may have one.
+        let word = part.split(char::is_whitespace).next().unwrap_or(part);
         shown.push_str("://");
         match word.rfind('@') {
             Some(at) => {
@@ -30,5 +30,6 @@ mod tests {
         assert_eq!(masked(text), shown);
         assert_eq!(masked("nothing to hide: a@b"), "nothing to hide: a@b");
         assert_eq!(masked("redis://:é@"), "redis://***@");
+        assert_eq!(masked("argument 'redis://:p'w@h' found"), "argument 'redis://***@h' found");
     }
 }
