@@ -28,15 +28,18 @@ use std::time::{Duration, Instant};
 
 use coordination::simulation::CANARIES;
 use run::{Outcome, run};
+use rustix::time::{ClockId, clock_gettime};
 use stage::lock;
 
 const USAGE: &str = "simulate [--seeds N] [--from N] [--threads N] [--seconds N] [--twice] | --seed N [--history] | --canaries";
 
 /// How many seeds are run if the command line does not say.
 const SEEDS: u64 = 1_000;
-/// The longest real time that the run of one seed may take. A run that takes longer is in a loop in which no simulated
-/// time passes, so it would never end.
+/// The most processor time that the run of one seed may take. A run that takes more is in a loop in which no simulated
+/// time passes, so it would never end. On a busy machine a run lasts longer, but takes no more processor time.
 const STUCK: Duration = Duration::from_secs(30);
+/// The longest real time that the run of one seed may last. A run whose thread is blocked takes no processor time.
+const BLOCKED: Duration = Duration::from_secs(600);
 
 #[derive(Debug)]
 struct Options {
@@ -135,29 +138,71 @@ struct Sum {
     judged: Mutex<BTreeMap<&'static str, u64>>,
     has_failed: AtomicBool,
     failed: Mutex<Vec<u64>>,
-    /// For each thread, the seed that it runs at present, and since when. The program finds stuck runs by this.
-    running: Mutex<BTreeMap<u64, (u64, Instant)>>,
+    /// For each thread, what it runs at present. The program finds stuck runs by this.
+    running: Mutex<BTreeMap<u64, Running>>,
+}
+
+/// A run that has not ended.
+struct Running {
+    seed: u64,
+    since: Instant,
+    /// The processor time that it has taken; `None` before it was first looked at.
+    worked: Option<Duration>,
+}
+
+impl Running {
+    fn of(seed: u64) -> Self {
+        Self { seed, since: Instant::now(), worked: None }
+    }
+
+    /// Adds what it has taken since it was last looked at. Says why it will not end, if it has taken too much.
+    fn took(&mut self, share: Duration) -> Option<String> {
+        // The first share is in part that of the run before.
+        let worked = self.worked.map_or(Duration::ZERO, |worked| worked + share);
+        self.worked = Some(worked);
+        let seed = self.seed;
+        if worked > STUCK {
+            let circles = "it goes in circles: after";
+            Some(format!("seed {seed}: {circles} {STUCK:?} of processor time it has not ended"))
+        } else if self.since.elapsed() > BLOCKED {
+            Some(format!("seed {seed}: it is blocked: after {BLOCKED:?} it has not ended"))
+        } else {
+            None
+        }
+    }
+}
+
+/// The processor time of all threads of this program.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.try_into().expect("no time is negative")
 }
 
 impl Sum {
     fn begins(&self, thread: u64, seed: Option<u64>) {
         let mut running = lock(&self.running);
         match seed {
-            Some(seed) => running.insert(thread, (seed, Instant::now())),
+            Some(seed) => running.insert(thread, Running::of(seed)),
             None => running.remove(&thread),
         };
     }
 
     /// Ends the whole program if a run is stuck. Returns when no thread runs a seed any more.
     fn watch(&self) {
+        let mut before = processor_time();
         loop {
             std::thread::sleep(Duration::from_millis(100));
-            let running = lock(&self.running);
+            let mut running = lock(&self.running);
             if running.is_empty() {
                 return;
             }
-            if let Some((seed, _)) = running.values().find(|(_, since)| since.elapsed() > STUCK) {
-                println!("seed {seed}: it goes in circles: after {STUCK:?} it has not ended");
+            // No thread can ask for the processor time of another one. All of them only compute, so the system gives
+            // each the same share.
+            let now = processor_time();
+            let share = now.saturating_sub(before) / running.len() as u32;
+            before = now;
+            if let Some(stuck) = running.values_mut().find_map(|run| run.took(share)) {
+                println!("{stuck}");
                 std::process::exit(1);
             }
         }
