@@ -135,7 +135,8 @@ impl Service {
     }
 }
 
-fn lines(child: &mut Child) -> mpsc::Receiver<String> {
+/// What it writes to its two pipes, line by line.
+pub(crate) fn lines(child: &mut Child) -> mpsc::Receiver<String> {
     let (told, lines) = mpsc::channel();
     let (output, errors) = (child.stdout.take(), child.stderr.take());
     let pipes: [Box<dyn Read + Send>; 2] =

@@ -272,12 +272,14 @@ fn the_container_file_starts_the_service() {
         other => other.replace(&format!(":{exposed}"), ":0"),
     });
     let mut command = store.coordination(["serve".to_owned()].into_iter().chain(here));
-    command.stderr(std::process::Stdio::piped()).stdout(std::process::Stdio::null());
+    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
     let mut child = command.spawn().expect("it was built");
-    let told = std::io::BufReader::new(child.stderr.take().expect("a pipe"));
+    let told = crate::http::lines(&mut child);
     let _process = Wrapper(child);
-    let serving = std::io::BufRead::lines(told)
-        .map_while(Result::ok)
-        .find(|line| line.contains(" on https://0.0.0.0:"));
-    assert!(serving.is_some(), "it does not start");
+    let mut written = String::new();
+    let serves = wait_until(LONG, || {
+        written.extend(told.try_iter());
+        written.contains(" on https://0.0.0.0:")
+    });
+    assert!(serves, "it does not start: {written}");
 }
