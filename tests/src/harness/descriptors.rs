@@ -23,10 +23,15 @@ pub fn with_descriptors<T>(most: u64, body: impl FnOnce() -> T) -> Option<T> {
     })
 }
 
-/// Limits this process to `most` file descriptors.
+/// Sets how many file descriptors this process may have: fewer or more than before.
+///
+/// # Panics
+///
+/// If the system allows fewer, by its hard limit.
 pub fn limit(most: u64) {
     let maximum = getrlimit(Resource::Nofile).maximum;
-    setrlimit(Resource::Nofile, Rlimit { current: Some(most), maximum }).expect("fewer is allowed");
+    let set = setrlimit(Resource::Nofile, Rlimit { current: Some(most), maximum });
+    set.unwrap_or_else(|error| panic!("{most} descriptors, of at most {maximum:?}: {error}"));
 }
 
 /// Opens files until no descriptor is left, and returns the files.
