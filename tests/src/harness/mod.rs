@@ -54,7 +54,7 @@ pub use proxy::{Direction, Mode, Protocol, Proxy, Unit};
 pub use redis::Redis;
 pub(crate) use rerun::note;
 pub use rerun::{Outcome, on_threads, rerun_alone, rerun_if_starved, rerun_on_threads};
-pub use scheduler_lag::{SchedulerLag, Withheld, waited, waited_between};
+pub use scheduler_lag::{SchedulerLag, SessionThreads, Withheld, waited, waited_between};
 pub use scratch::Scratch;
 pub use server::{Server, Setup};
 pub use violation::violated;

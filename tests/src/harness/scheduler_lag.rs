@@ -21,6 +21,9 @@ const NOTABLE_NS: u64 = 1_000_000;
 /// The measuring thread counts the threads that want a processor only at every tenth time that it wakes.
 const COUNTED: u64 = 10;
 
+/// The name that the library gives to the thread of a session.
+const SESSION: &str = "coordination";
+
 /// The measurements of this process, which all values of [`SchedulerLag`] share.
 static BEATS: Mutex<Beats> = Mutex::new(Beats {
     late: Vec::new(),
@@ -196,6 +199,49 @@ pub fn waited(process: u32) -> BTreeMap<String, u64> {
     waited.collect()
 }
 
+/// The threads of the sessions that this process has opened since this value was created, and of those that other checks
+/// have opened at the same moment.
+///
+/// The thread that measures the lateness mostly sleeps, and the scheduler prefers it. A session's thread computes, so it
+/// may have to wait longer. The kernel knows for how long.
+#[derive(Debug)]
+pub struct SessionThreads {
+    /// Those that were there before.
+    others: BTreeMap<String, u64>,
+}
+
+impl SessionThreads {
+    /// To be called before the sessions are opened.
+    pub fn begin() -> Self {
+        Self { others: Self::all() }
+    }
+
+    /// For each thread: how long it has waited for a processor since it began, in nanoseconds.
+    pub fn waited(&self) -> BTreeMap<String, u64> {
+        let mut waited = Self::all();
+        waited.retain(|thread, _| !self.others.contains_key(thread));
+        waited
+    }
+
+    /// The longest time for which one of the threads has waited for a processor since `before`.
+    pub fn longest_since(&self, before: &BTreeMap<String, u64>) -> Duration {
+        let waited = self.waited().into_iter().map(|(thread, waited)| {
+            waited.saturating_sub(before.get(&thread).copied().unwrap_or_default())
+        });
+        Duration::from_nanos(waited.max().unwrap_or_default())
+    }
+
+    fn all() -> BTreeMap<String, u64> {
+        let is_a_sessions = |thread: &str| {
+            let name = fs::read_to_string(format!("/proc/self/task/{thread}/comm"));
+            name.is_ok_and(|name| name.trim_end() == SESSION)
+        };
+        let mut waited = waited(std::process::id());
+        waited.retain(|thread, _| is_a_sessions(thread));
+        waited
+    }
+}
+
 /// The sum of the times for which the threads of a process waited for a processor between two calls of [`waited`].
 pub fn waited_between(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>) -> Duration {
     // If a thread has ended in between, its waiting time is unknown and not included.
@@ -207,4 +253,32 @@ pub fn waited_between(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u
 
 fn lock() -> MutexGuard<'static, Beats> {
     BEATS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_threads_of_sessions_are_told_from_others() {
+        let threads = SessionThreads::begin();
+        let are_found = |name: &str| {
+            let look = || {
+                let own = fs::read_link("/proc/thread-self").expect("Linux has it");
+                let own = own.file_name().expect("a number").to_string_lossy().into_owned();
+                let are_there = [&threads, &SessionThreads::begin()];
+                are_there.map(|threads| threads.waited().contains_key(&own))
+            };
+            thread::scope(|scope| {
+                let thread = thread::Builder::new().name(name.to_owned());
+                thread.spawn_scoped(scope, look).expect("a thread").join().expect("no panic")
+            })
+        };
+        assert_eq!(
+            are_found(SESSION),
+            [true, false],
+            "it began after the one and before the other"
+        );
+        assert_eq!(are_found("another"), [false, false]);
+    }
 }
