@@ -405,7 +405,10 @@ pub(crate) async fn l5_what_cannot_be_cleared_up_ends_no_session<S: SqlServer>()
     while count(&*server, "entries") != "1" && Instant::now() < until {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    assert_eq!(count(&*server, "entries"), "1", "the holder's own");
+    let left = count(&*server, "entries");
+    let (is_held, log) = (held.is_held(), server.node(0).log());
+    let said: Vec<_> = log.lines().rev().take(60).collect();
+    assert_eq!(left, "1", "the holder's own, held: {is_held}; the log, its end first: {said:#?}");
     held.release().await.expect("released");
     coordinator.stop().await.expect("stopped");
 }
