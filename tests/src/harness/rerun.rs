@@ -11,7 +11,8 @@
 //!   fails. If it passes both, the check is *unstable*.
 //!
 //! An unstable check does not fail the test, but somebody has to find the cause later. So it is printed, and added to
-//! the list that `COORDINATION_TEST_UNSTABLE` names. Its first failure is written to a file in `target/unstable`.
+//! the list that `COORDINATION_TEST_UNSTABLE` names. Its first failure is written to a file in `target/unstable`; that of
+//! a check on a starved machine, to one in `target/starved`.
 //! `tests/run` allows ten unstable checks in one run.
 
 use std::cell::Cell;
@@ -298,12 +299,19 @@ impl Failure {
         let _ = std::io::stderr().write_all(line.as_bytes());
         if self.kind == Kind::Starved {
             note("COORDINATION_TEST_STARVED", &format!("{name}\t{withheld}\n"));
+            self.keep_beside("COORDINATION_TEST_STARVED", "starved", name);
         }
         if word == UNSTABLE {
             note("COORDINATION_TEST_UNSTABLE", &format!("{name}\t{fault:.200}\n"));
-            if let Some(list) = std::env::var_os("COORDINATION_TEST_UNSTABLE") {
-                self.keep(Path::new(&list).with_file_name("unstable").as_path(), name);
-            }
+            self.keep_beside("COORDINATION_TEST_UNSTABLE", "unstable", name);
+        }
+    }
+
+    /// [Keeps](Self::keep) the failure in this folder beside the list that the environment variable `list` names. Does
+    /// nothing if the variable is not set.
+    fn keep_beside(&self, list: &str, folder: &str, name: &str) {
+        if let Some(list) = std::env::var_os(list) {
+            self.keep(&Path::new(&list).with_file_name(folder), name);
         }
     }
 
