@@ -76,7 +76,10 @@ pub(crate) async fn acquire(
     tokio::spawn(work(Arc::clone(service), wanted, (place, is_kept), until_over, ticket));
     let answer = waiter.answer(within);
     let answer = if wait.is_zero() { answer.await } else { waited::waiting(answer).await };
-    answer.unwrap_or_else(|| Err(not_yet(service, waiter.is_blocked(), begun, keep)))
+    answer.unwrap_or_else(|| {
+        let problem = not_yet(service, waiter.is_blocked(), begun, keep);
+        Err(behind(problem, waiter.ahead()))
+    })
 }
 
 /// An error, unless it may begin to wait.
@@ -105,7 +108,10 @@ pub(crate) async fn go_on(
     let is_tried = wanted.wait.is_zero() && waiter.is_trying();
     let answer = waited::waiting(waiter.answer((!is_tried).then_some(left))).await;
     match answer {
-        None => Some(Err(not_yet(service, waiter.is_blocked(), begun, wanted.keep))),
+        None => {
+            let problem = not_yet(service, waiter.is_blocked(), begun, wanted.keep);
+            Some(Err(behind(problem, waiter.ahead())))
+        }
         Some(Err(problem)) if problem.code == Code::Busy && begun.elapsed() < wanted.wait => None,
         // It says how long the request before has waited.
         Some(Err(problem)) if problem.code == Code::Busy => {
@@ -129,6 +135,14 @@ fn not_yet(service: &Shared, is_blocked: bool, begun: Instant, keep: Duration) -
         ),
     };
     place_kept(problem.with("waited_ms", millis(begun.elapsed())), keep)
+}
+
+/// With how many were ahead in the queue, if others are in the way and it is known how many.
+fn behind(problem: Problem, ahead: Option<usize>) -> Problem {
+    match ahead {
+        Some(ahead) if problem.code == Code::Busy => problem.with("ahead", ahead),
+        _ => problem,
+    }
 }
 
 /// With the time for which its place is kept, if it is.
@@ -240,7 +254,13 @@ async fn wait_once(
     let asked = wanted::granted(&coordinator, wanted);
     let asked = match kept {
         Some(place) => place.asking(asked).await,
-        None => asked.await,
+        None => {
+            // The library ends this wait, and has looked before, if there was time for it.
+            let queue = coordination::Place::new();
+            let asked = queue.of(asked).await;
+            let ahead = queue.ahead().filter(|_| wanted.wait >= place::SHORTEST_TOLD);
+            asked.map_err(|problem| behind(problem, ahead))
+        }
     };
     let guard = asked.map_err(|problem| ungranted(problem, begun))?;
     let mut places = Vec::new();

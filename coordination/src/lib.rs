@@ -130,7 +130,8 @@
 //! * [`synchronized`]: the attribute. [`Template`]: templates of names that are known only at run time.
 //! * [`FencingToken`] and [`Fence`]: how a resource refuses the late writes of a former holder.
 //! * [`Error`], [`ErrorKind`], [`Effect`]: what went wrong, and whether it may have taken effect.
-//! * [`LossWatch`]: tells a task whether a grant was lost, without keeping the grant.
+//! * [`LossWatch`]: tells a task whether a grant was lost, without keeping the grant. [`Place`]: tells how many are ahead of a call
+//!   that waits.
 //! * [`State`] and [`StateWatch`]: the state of the session, for health checks.
 //! * [`blocking`]: the same calls for programs without async code.
 //!
@@ -192,11 +193,6 @@ mod url;
 #[doc(hidden)]
 #[path = "private.rs"]
 pub mod __private;
-/// What `coordination-service` calls. Not part of the public API: the two crates are released together.
-#[doc(hidden)]
-pub mod __service {
-    pub use crate::recipe::engine::acquire::telling_if_blocked;
-}
 pub mod blocking;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -336,6 +332,7 @@ pub use recipe::double_barrier::{DoubleBarrier, Inside};
 pub use recipe::election::{Candidate, Election, ElectionEvent, Leadership, Term, Terms};
 pub use recipe::engine::grant::{Grant, TimedRelease};
 pub use recipe::engine::loss::LossWatch;
+pub use recipe::engine::place::Place;
 pub use recipe::engine::slots::Occupant;
 pub use recipe::group::{
     Capabilities, Group, GroupEvent, GroupWatch, Member, Members, Membership, Presence,

@@ -1,23 +1,30 @@
 //! A place in a queue: who waits at it, and for how long it is kept for whoever comes back.
 
+use std::convert::Infallible;
 use std::future::{Future, pending};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use coordination::__service::telling_if_blocked;
 use tokio::sync::{Notify, oneshot};
-use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use crate::problem::{Code, Problem};
+
+/// Shortly before the end of a wait it is looked how many are ahead, so that the answer can say so.
+const LOOK_BEFORE_END: Duration = Duration::from_millis(500);
+/// Who waits for less is not told: whoever polls would have the store read the queue each time.
+pub(super) const SHORTEST_TOLD: Duration = Duration::from_millis(500);
 
 /// A place. Of requests that were sent again, the last one waits at it.
 pub(crate) struct Place<T> {
     state: Mutex<State<T>>,
     /// Told when somebody comes or goes.
     changed: Notify,
-    /// Whether somebody else is in the way, and not the store.
-    is_blocked: Arc<AtomicBool>,
+    /// That of the library's wait,
+    queue: coordination::Place,
+    /// while this is so. Else somebody else is in the way, and not the store.
+    is_asking: AtomicBool,
 }
 
 struct State<T> {
@@ -41,6 +48,8 @@ pub(crate) struct Waiter<T> {
     place: Arc<Place<T>>,
     number: u64,
     received: oneshot::Receiver<Result<T, Problem>>,
+    /// How many were ahead shortly before the end of its time.
+    ahead: Option<usize>,
 }
 
 impl<T> Place<T> {
@@ -56,8 +65,8 @@ impl<T> Place<T> {
             failed: None,
             is_over: false,
         };
-        let is_blocked = Arc::new(AtomicBool::new(true));
-        Arc::new(Self { state: Mutex::new(state), changed: Notify::new(), is_blocked })
+        let (queue, is_asking) = (coordination::Place::new(), AtomicBool::new(false));
+        Arc::new(Self { state: Mutex::new(state), changed: Notify::new(), queue, is_asking })
     }
 
     fn state(&self) -> MutexGuard<'_, State<T>> {
@@ -82,7 +91,7 @@ impl<T> Place<T> {
             self.changed.notify_one();
             drop(until_told);
             drop(answer.send(Err(problem)));
-            return Some(Waiter { place: Arc::clone(self), number, received });
+            return Some(Waiter { place: Arc::clone(self), number, received, ahead: None });
         }
         let before = state.answer.replace(answer);
         drop(state);
@@ -91,7 +100,7 @@ impl<T> Place<T> {
             let why = "a later request with the same key waits in its place";
             drop(before.send(Err(Problem::new(Code::Superseded, why))));
         }
-        Some(Waiter { place: Arc::clone(self), number, received })
+        Some(Waiter { place: Arc::clone(self), number, received, ahead: None })
     }
 
     /// Waits until nobody waits at it, and it is not kept any more.
@@ -137,10 +146,10 @@ impl<T> Place<T> {
 
     /// Asks the library for what is waited for, and notes what it waits for meanwhile.
     pub(crate) async fn asking<F: Future>(&self, asked: F) -> F::Output {
-        self.is_blocked.store(false, Ordering::SeqCst);
-        let answer = telling_if_blocked(Arc::clone(&self.is_blocked), asked).await;
+        self.is_asking.store(true, Ordering::SeqCst);
+        let answer = self.queue.of(asked).await;
         // What is waited for after that are promises of others.
-        self.is_blocked.store(true, Ordering::SeqCst);
+        self.is_asking.store(false, Ordering::SeqCst);
         answer
     }
 
@@ -214,7 +223,12 @@ impl<T> Drop for EndsWithIt<T> {
 impl<T> Waiter<T> {
     /// Whether somebody else is in the way; else the store has let nobody wait for it yet.
     pub(crate) fn is_blocked(&self) -> bool {
-        self.place.is_blocked.load(Ordering::SeqCst)
+        !self.place.is_asking.load(Ordering::SeqCst) || self.place.queue.is_blocked()
+    }
+
+    /// How many were ahead shortly before the end of its time, if that was long enough to look.
+    pub(crate) fn ahead(&self) -> Option<usize> {
+        self.ahead
     }
 
     /// Whether one try is under way.
@@ -230,7 +244,16 @@ impl<T> Waiter<T> {
     pub(crate) async fn answer(&mut self, within: Option<Duration>) -> Option<Result<T, Problem>> {
         let failed = |_| Err(Problem::new(Code::Internal, "the wait ended without an answer"));
         if let Some(within) = within {
-            match timeout(within, &mut self.received).await {
+            let queue = self.place.queue.clone();
+            let (received, ahead) = (&mut self.received, &mut self.ahead);
+            let received = async {
+                tokio::select! {
+                    biased;
+                    answer = received => answer,
+                    never = look_before_end(&queue, within, ahead) => match never {},
+                }
+            };
+            match timeout(within, received).await {
                 Ok(answer) => return Some(answer.unwrap_or_else(failed)),
                 Err(_) if self.leave() => return None,
                 // Else what is told at this moment would be told to nobody.
@@ -252,6 +275,20 @@ impl<T> Waiter<T> {
         self.place.changed.notify_one();
         true
     }
+}
+
+/// Looks shortly before the end of this time how many are ahead, and never returns.
+async fn look_before_end(
+    queue: &coordination::Place,
+    within: Duration,
+    ahead: &mut Option<usize>,
+) -> Infallible {
+    if within >= SHORTEST_TOLD {
+        sleep(within - LOOK_BEFORE_END.min(within / 4)).await;
+        // Boxed, so that it takes no room while the others wait.
+        *ahead = Box::pin(queue.look()).await.ok().flatten();
+    }
+    pending().await
 }
 
 impl<T> Drop for Waiter<T> {

@@ -350,6 +350,25 @@ mod tests {
         later.abort();
     }
 
+    /// Who waits for half a second or longer is told how many there were before it, whether or not its place is kept.
+    #[tokio::test]
+    async fn who_waits_is_told_how_many_are_ahead() {
+        let (service, other) = instance(Cover::Any).await;
+        let _held = other.lock("x").expect("a name").acquire(None).await.expect("it is free");
+        let kept = ask(Arc::clone(&service), 2_000, 60_000);
+        let plain = crate::acquire::acquire(&service, wanted(4_000), None);
+        let later = async {
+            contend(&other, 2).await;
+            plain.await
+        };
+        let ((status, told), plain) = tokio::join!(kept, later);
+        assert_eq!((status, &told["ahead"]), (409, &1.into()), "{told}");
+        let plain = plain.map(drop).expect_err("it is held").text("request");
+        assert!(plain.contains("\"ahead\":2"), "{plain}");
+        let (status, told) = ask(Arc::clone(&service), 20, 0).await;
+        assert_eq!((status, told.get("ahead")), (409, None), "{told}");
+    }
+
     /// Who sends its request again while it waits has the place that it had.
     #[tokio::test]
     async fn a_repetition_goes_on_at_the_place_of_the_first_one() {

@@ -2,10 +2,9 @@
 
 use coordination::{Admission, ErrorKind, Lock, Patience, Result};
 use serde_json::json;
-use tokio::time::{sleep, timeout};
 
 use super::TestStore;
-use super::tools::{MOMENT, NAME, PATIENCE, acquire_in_background, lock, until_contenders};
+use super::tools::{NAME, PATIENCE, acquire_in_background, lock, until, until_contenders};
 
 /// Has what some texts would have to escape.
 const LABEL: &str = r#"nightly "dump" of <h1> \ 50 %, é日"#;
@@ -128,13 +127,4 @@ pub async fn lb1_bad_ones_are_refused(store: &TestStore) -> Result<()> {
     }
     assert!(labels(&lock(&other)).await?.is_empty());
     Ok(())
-}
-
-async fn until(holds: impl AsyncFn() -> Result<bool>) {
-    let come = async {
-        while !holds().await.expect("the store is in reach") {
-            sleep(MOMENT / 10).await;
-        }
-    };
-    timeout(PATIENCE, come).await.expect("it comes");
 }

@@ -415,6 +415,8 @@ macro_rules! conformance {
             label lb1_of_slots [everywhere] gate;
             label lb1_of_candidates_and_members [everywhere] gate;
             label lb1_bad_ones_are_refused [everywhere] two;
+            place pl1_of_a_lock [everywhere] gate;
+            place pl1_of_a_permit [everywhere] two;
         }
     };
     (@each table $($module:ident $check:ident [$($group:ident)+] $gate:ident;)+) => {

@@ -29,6 +29,7 @@ pub mod multi_lock;
 pub mod once;
 pub mod outlasting;
 pub mod partition;
+pub mod place;
 pub mod rate_limiter;
 pub mod recipes;
 pub mod reconnect;

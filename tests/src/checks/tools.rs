@@ -44,6 +44,16 @@ pub fn acquire_in_background(
     tokio::spawn(async move { lock.acquire(Some(PATIENCE)).await })
 }
 
+/// Waits until this is so.
+pub async fn until(holds: impl AsyncFn() -> Result<bool>) {
+    let come = async {
+        while !holds().await.expect("the store is in reach") {
+            sleep(MOMENT / 10).await;
+        }
+    };
+    timeout(PATIENCE, come).await.expect("it comes");
+}
+
 /// Acquires the lock and releases it.
 pub async fn take_turn(coordinator: &Coordinator) -> Result<FencingToken> {
     let guard = acquire(coordinator).await?;

@@ -4,7 +4,6 @@
 //! So the caller's future may be dropped at any await: the task then gives up the grant that it would have handed over.
 
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
@@ -14,6 +13,7 @@ use tokio::task::{self, coop};
 use tracing::Instrument;
 
 use super::own_entry::OwnEntry;
+use super::place::{Call, EndsWithIt};
 use super::turn::{Acquire, Request, Started, Tries};
 use super::waiting::Waiting;
 use super::waits::Waits;
@@ -23,21 +23,6 @@ use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::QueueKey;
 use crate::panics::on_purpose;
 use crate::session::{Purpose, Session, Sight, State};
-
-tokio::task_local! {
-    /// Where acquires of this task tell whether another entry is in their way.
-    static IS_BLOCKED: Arc<AtomicBool>;
-}
-
-/// Polls a call that acquires, and has it tell all the time whether another entry is known to be in its way; if none is, it waits for the
-/// store. For `coordination-service`, which waits without a limit for clients that come and go.
-///
-/// # Cancel safety
-///
-/// That of the call.
-pub async fn telling_if_blocked<F: Future>(is_blocked: Arc<AtomicBool>, call: F) -> F::Output {
-    IS_BLOCKED.scope(is_blocked, call).await
-}
 
 /// How long a call whose timeout has passed goes on waiting for the removal of its entry. The call may return up to twice as much
 /// too late (L4 in `docs/guarantees.md`).
@@ -84,16 +69,16 @@ async fn acquire_in_task(
     let is_told = request.contents.purpose != Purpose::Step;
     let _waiting = is_told.then(|| session.about(queue).waiting());
     let (answer, answered) = oneshot::channel();
-    let is_blocked = IS_BLOCKED.try_with(Arc::clone).unwrap_or_default();
-    let is_at_once = started.as_ref().is_some_and(|started| started.position.blocker.is_some());
-    is_blocked.store(is_at_once, Ordering::SeqCst);
+    let is_blocked = started.as_ref().is_some_and(|started| started.position.blocker.is_some());
+    let call = Call::begin(session, queue, is_blocked);
+    let _until_then = EndsWithIt(Arc::clone(&call));
     let acquire = Acquire {
         session: Arc::clone(session),
         queue: queue.clone(),
         request: request.clone(),
         waiting,
-        waits: Waits::begin(session, queue, waiting, task::try_id()),
-        is_blocked,
+        waits: Waits::begin(session, queue, waiting, task::try_id(), &call),
+        call,
         tries: Mutex::new(Tries { refused: None, may_be_there: started.is_some() }),
     };
     let span = session.about(queue).acquiring();
@@ -192,7 +177,7 @@ async fn drive(
         () = out_of_time(&acquire) => Over::Late,
         never = acquire.waits.tell_that_it_is_long() => match never {},
     };
-    let is_blocked = acquire.is_blocked.load(Ordering::SeqCst) && acquire.session.is_connected();
+    let is_blocked = acquire.call.is_blocked() && acquire.session.is_connected();
     // Dropping this tells the protocol to end. A request may be on its way to the store: its outcome must be known before the entry
     // can be removed.
     drop(cancel);
@@ -232,7 +217,7 @@ async fn out_of_time(acquire: &Acquire) {
             let mut views = session.observe(&acquire.queue, Sight::Standing);
             while let Ok(Ok(_)) = tokio::time::timeout(limit, views.next()).await {}
         }
-        Some(limit) => acquire.waits.wait_for_at_most(limit, &acquire.is_blocked).await,
+        Some(limit) => acquire.waits.wait_for_at_most(limit).await,
     }
 }
 

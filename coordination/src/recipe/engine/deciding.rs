@@ -1,7 +1,6 @@
 //! Does what a policy decides, though the store may refuse it for now, and confirms it.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::own_entry::OwnEntry;
 use super::policy::{Decision, Policy};
@@ -37,7 +36,8 @@ pub(in crate::recipe) async fn await_decision(
         let verdict = policy.decide(&listing, listed)?;
         let has_to_wait = matches!(verdict, Decision::Wait | Decision::WaitFor(_));
         has_waited |= has_to_wait && policy.is_patient();
-        acquire.is_blocked.store(has_to_wait, Ordering::SeqCst);
+        acquire.call.note_blocked(has_to_wait);
+        acquire.call.note(&listing);
         if has_to_wait {
             // What the store refused before is not what this entry waits for now.
             refusals.note(None);

@@ -7,6 +7,7 @@ pub(crate) mod grant;
 pub(crate) mod label;
 pub(crate) mod loss;
 pub(crate) mod own_entry;
+pub(crate) mod place;
 pub(crate) mod policy;
 pub(crate) mod protect;
 pub(crate) mod queue;

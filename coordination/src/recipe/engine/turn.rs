@@ -3,7 +3,6 @@
 //! [`Acquire::contend`] reads as the protocol: enter, wait for the turn, check that the entry still exists, confirm that the
 //! session is alive. Whose turn it is depends on the entries before ours, or on what a [`Policy`] decides from the whole queue.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use tokio::sync::watch;
 
 use super::deciding::await_decision;
 use super::own_entry::{Contents, OwnEntry};
+use super::place::Call;
 use super::policy::Policy;
 use super::waiting::Waiting;
 use super::waits::Waits;
@@ -35,8 +35,8 @@ pub(in crate::recipe) struct Acquire {
     pub(in crate::recipe) request: Request,
     pub(in crate::recipe) waiting: Waiting,
     pub(in crate::recipe) waits: Waits,
-    /// Whether the entry is known to wait for another entry, and not for the store.
-    pub(in crate::recipe) is_blocked: Arc<AtomicBool>,
+    /// What is told of it while it waits.
+    pub(in crate::recipe) call: Arc<Call>,
     pub(in crate::recipe) tries: Mutex<Tries>,
 }
 
@@ -91,7 +91,8 @@ impl Acquire {
                         return Ok(None);
                     }
                     // The last entry was lost, and with it what was known of the reasons why it had to wait.
-                    self.is_blocked.store(false, Ordering::SeqCst);
+                    self.call.note_blocked(false);
+                    self.call.note_own(None);
                     self.tries().refused = None;
                     if let Some(policy) = &self.request.policy {
                         policy.refused(None);
@@ -222,7 +223,7 @@ impl Acquire {
         let entry = own.entry();
         loop {
             let Some(blocker) = position.blocker else { return Ok(Turn::Mine(None)) };
-            self.is_blocked.store(true, Ordering::SeqCst);
+            self.call.note_blocked(true);
             if self.waiting == Waiting::Never {
                 return Ok(Turn::NotNow);
             }

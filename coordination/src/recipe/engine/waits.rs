@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::future::pending;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use tokio::task;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::own_entry::OwnEntry;
+use super::place::Call;
 use super::waiting::Waiting;
 use crate::backend::Blocker;
 use crate::events::{self, Ahead};
@@ -32,8 +33,8 @@ pub(in crate::recipe) struct Waits {
     task: Option<task::Id>,
     /// Who was in the way when the queue was last read.
     ahead: Mutex<Option<Ahead>>,
-    /// The number of our own entry; zero as long as there is none.
-    own: AtomicU64,
+    /// What is told of the wait meanwhile.
+    call: Arc<Call>,
     is_told_of_itself: AtomicBool,
 }
 
@@ -43,6 +44,7 @@ impl Waits {
         queue: &QueueKey,
         waiting: Waiting,
         task: Option<task::Id>,
+        call: &Arc<Call>,
     ) -> Self {
         Self {
             session: Arc::clone(session),
@@ -51,21 +53,17 @@ impl Waits {
             begun: Instant::now(),
             task,
             ahead: Mutex::default(),
-            own: AtomicU64::new(0),
+            call: Arc::clone(call),
             is_told_of_itself: AtomicBool::new(false),
         }
     }
 
     /// Waits for at most this long, and reads shortly before the end who is in the way.
-    pub(in crate::recipe) async fn wait_for_at_most(
-        &self,
-        limit: Duration,
-        is_blocked: &AtomicBool,
-    ) {
+    pub(in crate::recipe) async fn wait_for_at_most(&self, limit: Duration) {
         let Some(end) = self.begun.checked_add(limit) else { return pending().await };
         if limit >= SHORTEST_TOLD && self.waiting != Waiting::Never {
             sleep_until(end - LOOK_BEFORE_END.min(limit / 4)).await;
-            if is_blocked.load(Ordering::SeqCst) {
+            if self.call.is_blocked() {
                 drop(timeout_at(end, self.look_ahead()).await);
             }
         }
@@ -94,7 +92,8 @@ impl Waits {
         // Boxed, because most waits never read this.
         Box::pin(async move {
             let view = self.session.observe(&self.queue, Sight::Standing).next().await.ok()?;
-            let own = self.own.load(Ordering::SeqCst);
+            self.call.note(&view.listing);
+            let own = self.call.own().unwrap_or_default();
             let first = view.listing.entries.first().filter(|first| first.seq < own);
             let lease = self.session.lease_now()?;
             *self.ahead() = first.map(|first| Ahead::new(first, lease.id));
@@ -126,7 +125,7 @@ impl Waits {
 
     /// Notes the number of our own entry, which was entered: only entries before it can be in the way.
     pub(in crate::recipe) fn note_own(&self, own: &OwnEntry) {
-        self.own.store(own.seq().unwrap_or_default(), Ordering::SeqCst);
+        self.call.note_own(own.seq());
         *self.ahead() = None;
     }
 
