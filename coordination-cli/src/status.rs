@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use coordination::{
-    Claimant, Coordinator, ErrorKind, FencingToken, Occupant, RateSettings, Recipe,
+    Claimant, Coordinator, ErrorKind, FencingToken, Occupant, RateSettings, Recipe, Usage,
 };
 use serde::Serialize;
 use tokio::task::JoinSet;
@@ -132,10 +132,10 @@ pub(crate) async fn status(status: &Status, store: &Store) -> Outcome<u8> {
 async fn rows(coordinator: &Coordinator, only: Option<&str>) -> Outcome<Vec<Row>> {
     let mut rows = Vec::new();
     for recipe in RECIPES {
-        for name in coordinator.in_use(recipe).await? {
-            if only.is_none_or(|only| only == name) {
-                rows.extend(rows_of(coordinator, recipe, &name).await?);
-            }
+        let overview = coordinator.overview(recipe).await?;
+        let mut overview = overview.of_names(|name| only.is_none_or(|only| only == name));
+        while let Some(used) = overview.next().await {
+            rows.extend(rows_of(recipe, &used.name, used.usage?));
         }
     }
     Ok(rows)
@@ -202,7 +202,7 @@ async fn rates(coordinator: &Coordinator, only: Option<&str>) -> Outcome<Vec<Rat
     Ok(rates)
 }
 
-async fn rows_of(coordinator: &Coordinator, recipe: Recipe, name: &str) -> Outcome<Vec<Row>> {
+fn rows_of(recipe: Recipe, name: &str, usage: Usage) -> Vec<Row> {
     let row =
         |state, who: (String, String), token: FencingToken, since: Option<SystemTime>, slots| {
             let since = since.and_then(|since| since.duration_since(UNIX_EPOCH).ok());
@@ -220,40 +220,29 @@ async fn rows_of(coordinator: &Coordinator, recipe: Recipe, name: &str) -> Outco
                 label,
             }
         };
-    let (occupants, of) = match recipe {
-        Recipe::Lock => {
-            let holders = coordinator.lock(name)?.holders().await?.into_iter();
+    let (occupants, of) = match usage {
+        Usage::Lock(contenders) => {
             let state = |holding, shared| match (holding, shared) {
                 (true, false) => "holds",
                 (true, true) => "shares",
                 _ => "waits",
             };
-            return Ok(holders
-                .map(|who| {
-                    let state = state(who.holding, who.shared);
-                    row(state, (who.member, who.label), who.token, who.since, Vec::new())
-                })
-                .collect());
+            let rows = contenders.into_iter().map(|who| {
+                let state = state(who.holding, who.shared);
+                row(state, (who.member, who.label), who.token, who.since, Vec::new())
+            });
+            return rows.collect();
         }
-        Recipe::Election => {
-            let candidates = coordinator.election(name)?.candidates().await?.into_iter();
-            let state = |leading| if leading { "leads" } else { "waits" };
-            return Ok(candidates
-                .map(|who| {
-                    let state = state(who.leading);
-                    row(state, (who.member, who.label), who.term, who.since, Vec::new())
-                })
-                .collect());
+        Usage::Election(candidates) => {
+            let rows = candidates.into_iter().map(|who| {
+                let state = if who.leading { "leads" } else { "waits" };
+                row(state, (who.member, who.label), who.term, who.since, Vec::new())
+            });
+            return rows.collect();
         }
-        // Their numbers do not matter to who only looks.
-        Recipe::Semaphore => {
-            let semaphore = coordinator.semaphore(name, 1)?;
-            (semaphore.holders().await?, semaphore.stored_permits().await?)
-        }
-        _ => {
-            let limiter = coordinator.limiter(name)?;
-            (limiter.inspect().await?, limiter.stored_slots().await?)
-        }
+        Usage::Semaphore { occupants, permits } => (occupants, permits),
+        Usage::Limiter { occupants, slots } => (occupants, slots),
+        _ => return Vec::new(),
     };
     let state = |who: &Occupant| match (who.slots.is_empty(), who.standby, recipe) {
         (false, _, Recipe::Semaphore) => "holds",
@@ -261,11 +250,11 @@ async fn rows_of(coordinator: &Coordinator, recipe: Recipe, name: &str) -> Outco
         (true, true, _) => "stands by",
         (true, false, _) => "waits",
     };
-    Ok(occupants
+    occupants
         .into_iter()
         .map(|who| row(state(&who), (who.member, who.label), who.token, who.since, who.slots))
         .map(|row| Row { of, ..row })
-        .collect())
+        .collect()
 }
 
 fn show(status: &Status, shown: &Shown) -> Outcome {

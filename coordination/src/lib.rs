@@ -125,7 +125,7 @@
 //! * [`Group`] and [`Partitioner`]: who is there, and who has which keys. [`Election`]: who leads.
 //! * [`Barrier`], [`DoubleBarrier`], [`Latch`]: wait for each other. [`SharedValue`], [`Counter`]: small
 //!   values.
-//! * [`Coordinator::in_use`]: the names under which somebody holds or waits, for each [`Recipe`].
+//! * [`Coordinator::in_use`]: the names under which somebody holds or waits, for each [`Recipe`]; [`Overview`]: and who they are.
 //! * [`Coordinator::prune`]: removes what unused names have left at the store.
 //! * [`synchronized`]: the attribute. [`Template`]: templates of names that are known only at run time.
 //! * [`FencingToken`] and [`Fence`]: how a resource refuses the late writes of a former holder.
@@ -344,6 +344,7 @@ pub use recipe::limiter::{Admission, Limiter, Patience, Refusal, Standing, WorkS
 pub use recipe::lock::{Contender, Lock, LockGuard};
 pub use recipe::multi::{MultiGuard, MultiLock};
 pub use recipe::once::{Claim, OncePer};
+pub use recipe::overview::{InUse, Overview, Usage};
 pub use recipe::partition::Partitioner;
 pub use recipe::partition::ring::{HashRing, UnknownNode};
 pub use recipe::rate_limiter::{Attempt, RateLimiter, RatePermit, RateSettings};

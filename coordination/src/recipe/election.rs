@@ -14,7 +14,7 @@ use super::engine::queue::Queue;
 use super::engine::turn::Request;
 use super::engine::waiting::Waiting;
 use crate::Coordinator;
-use crate::backend::{Data, Entry, Mode};
+use crate::backend::{Data, Entry, Listing, Mode};
 use crate::canary::{Canary, sings};
 use crate::error::Result;
 use crate::serialize;
@@ -191,9 +191,7 @@ impl Election {
     ///
     /// Dropping the future has no effect: it only reads.
     pub async fn candidates(&self) -> Result<Vec<Candidate>> {
-        let listing = self.queue.read("candidates").await?;
-        let candidate = |(place, entry)| Candidate::of(entry, place == 0);
-        Ok(listing.entries.iter().enumerate().filter_map(candidate).collect())
+        Ok(listed(&self.queue.read("candidates").await?))
     }
 
     /// Takes the leadership of exactly this term away, or the place of a candidate that still waits for it, and returns whose it
@@ -461,6 +459,12 @@ pub struct Candidate {
     pub leading: bool,
     #[serde(rename = "value", serialize_with = "serialize::stored::serialize")]
     data: Data,
+}
+
+/// The candidates that this listing of an election has.
+pub(super) fn listed(listing: &Listing) -> Vec<Candidate> {
+    let candidate = |(place, entry)| Candidate::of(entry, place == 0);
+    listing.entries.iter().enumerate().filter_map(candidate).collect()
 }
 
 impl Candidate {

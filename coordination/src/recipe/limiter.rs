@@ -19,6 +19,7 @@ use super::engine::queue::Queue;
 use super::engine::slots::{self, Claim, MAX_SLOTS, Occupant};
 use super::engine::turn::Request;
 use super::engine::waiting::Waiting;
+use crate::backend::Listing;
 use crate::coordinator::Coordinator;
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::serialize;
@@ -212,6 +213,12 @@ impl fmt::Display for Standing {
             Self::Working(slot) => write!(f, "working in slot {slot}"),
         }
     }
+}
+
+/// Who works, stands by or waits, and how many slots there are, as this listing of the limiter has it.
+pub(super) fn listed(queue: &Queue, listing: &Listing) -> Result<(Vec<Occupant>, Option<u32>)> {
+    let limits = slots::limits_in::<Limits>(queue, listing)?;
+    Ok((slots::occupants_in(queue, listing, 1)?, limits.map(|limits| limits.slots)))
 }
 
 impl Coordinator {

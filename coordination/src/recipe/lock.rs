@@ -386,25 +386,30 @@ impl Lock {
         let read =
             self.queue.call(operation, async move { session.backend.read(&key).await }).await;
         let read = read.map_err(|error| error.with_effect(Effect::None))?;
-        let mut before = None;
-        let contenders = read.entries.into_iter().filter_map(|entry| {
-            // An entry holds the lock if no entry is before it, or if it is shared and so are all entries before it.
-            let holding = before.is_none_or(|before: Mode| !before.blocks(entry.mode));
-            if entry.mode == Mode::Exclusive || before.is_none() {
-                before = Some(entry.mode);
-            }
-            let contender = Contender {
-                member: entry.member.to_string(),
-                label: entry.label(),
-                since: entry.since,
-                token: FencingToken::new(entry.seq)?,
-                holding,
-                shared: entry.mode == Mode::Shared,
-            };
-            Some((entry, contender))
-        });
-        Ok(contenders.collect())
+        Ok(listed(read.entries))
     }
+}
+
+/// All contenders of a lock that has these entries, each with its entry.
+pub(super) fn listed(entries: Vec<Entry>) -> Vec<(Entry, Contender)> {
+    let mut before = None;
+    let contenders = entries.into_iter().filter_map(|entry| {
+        // An entry holds the lock if no entry is before it, or if it is shared and so are all entries before it.
+        let holding = before.is_none_or(|before: Mode| !before.blocks(entry.mode));
+        if entry.mode == Mode::Exclusive || before.is_none() {
+            before = Some(entry.mode);
+        }
+        let contender = Contender {
+            member: entry.member.to_string(),
+            label: entry.label(),
+            since: entry.since,
+            token: FencingToken::new(entry.seq)?,
+            holding,
+            shared: entry.mode == Mode::Shared,
+        };
+        Some((entry, contender))
+    });
+    contenders.collect()
 }
 
 labelled! {

@@ -12,6 +12,7 @@ pub(crate) mod limiter;
 pub(crate) mod lock;
 pub(crate) mod multi;
 pub(crate) mod once;
+pub(crate) mod overview;
 pub(crate) mod partition;
 pub(crate) mod rate_limiter;
 pub(crate) mod semaphore;

@@ -62,6 +62,12 @@ impl fmt::Display for Limit {
     }
 }
 
+/// Who has permits or waits for some, and how many there are, as this listing of the semaphore has it.
+pub(super) fn listed(queue: &Queue, listing: &Listing) -> Result<(Vec<Occupant>, Option<u32>)> {
+    let limit = slots::limits_in::<Limit>(queue, listing)?;
+    Ok((slots::occupants_in(queue, listing, 0)?, limit.map(|limit| limit.permits)))
+}
+
 impl Coordinator {
     /// The semaphore of this name with this number of permits, 1 to 10,000. No I/O.
     ///

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use coordination::{Admission, Coordinator, ErrorKind, Recipe, Result};
+use coordination::{Admission, Coordinator, ErrorKind, Recipe, Result, Usage};
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -138,6 +138,59 @@ pub async fn iu1_namespaces_and_prefixes_are_apart(store: &TestStore) -> Result<
     assert_eq!(prefixed.in_use(Recipe::Lock).await?, ["share"]);
     assert_eq!(others[0].in_use(Recipe::Lock).await?, ["elsewhere"]);
     Ok(())
+}
+
+/// IU1: an overview tells of all names of a recipe what is told of each, and of none that has become free.
+pub async fn iu1_an_overview_tells_who_has_each(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
+    let mut held = Vec::new();
+    // More than are read at a time.
+    for number in 0..40 {
+        held.push(one.lock(format!("lock-{number:02}"))?.acquire(Some(PATIENCE)).await?);
+    }
+    let permit = one.semaphore("uploads", 2)?.acquire(Some(PATIENCE)).await?;
+    let Admission::Working(slot) = one.limiter("nightly")?.enter().await? else {
+        panic!("nobody else is there");
+    };
+    let leadership = one.election("scheduler")?.campaign(&7, Some(PATIENCE)).await?;
+    let membership = one.group("workers")?.join_or_create(&()).await?;
+
+    let mut overview = other.overview(Recipe::Lock).await?;
+    held.remove(0).release().await?;
+    let mut names = Vec::new();
+    while let Some(used) = overview.next().await {
+        let Usage::Lock(contenders) = used.usage? else { panic!("it is of locks") };
+        assert_eq!(contenders, other.lock(&used.name)?.holders().await?);
+        names.push(used.name);
+    }
+    assert_eq!((names.len(), &names), (39, &other.in_use(Recipe::Lock).await?));
+    let mut few = other.overview(Recipe::Lock).await?.of_names(|name| name == "lock-07");
+    assert_eq!(few.next().await.map(|used| used.name).as_deref(), Some("lock-07"));
+    assert!(few.next().await.is_none());
+
+    let usage = async |recipe| {
+        let mut overview = other.overview(recipe).await?;
+        overview.next().await.expect("it is in use").usage
+    };
+    let Usage::Semaphore { occupants, permits } = usage(Recipe::Semaphore).await? else {
+        panic!("it is of a semaphore");
+    };
+    assert_eq!((occupants, permits), (other.semaphore("uploads", 2)?.holders().await?, Some(2)));
+    let Usage::Limiter { occupants, slots } = usage(Recipe::Limiter).await? else {
+        panic!("it is of a limiter");
+    };
+    assert_eq!((occupants, slots), (other.limiter("nightly")?.inspect().await?, Some(1)));
+    let Usage::Election(candidates) = usage(Recipe::Election).await? else {
+        panic!("it is of an election");
+    };
+    assert_eq!(candidates, other.election("scheduler")?.candidates().await?);
+    let Usage::Group(members) = usage(Recipe::Group).await? else { panic!("it is of a group") };
+    assert_eq!(members, other.group("workers")?.members().await?);
+
+    permit.release().await?;
+    slot.release().await?;
+    leadership.resign().await?;
+    membership.leave().await
 }
 
 /// IU1: the names of a session that has ended are not listed.

@@ -337,7 +337,7 @@ impl std::fmt::Debug for Queue {
 }
 
 /// Reads the queue, and tries again for as long as a caller may be kept waiting.
-async fn look(
+pub(in crate::recipe) async fn look(
     session: &Session,
     operation: &'static str,
     key: &QueueKey,

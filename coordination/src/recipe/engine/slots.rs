@@ -121,7 +121,15 @@ where
 pub(in crate::recipe) async fn limits<L: for<'de> Deserialize<'de>>(
     queue: &Queue,
 ) -> Result<Option<L>> {
-    let value = queue.read("list").await?.value;
+    limits_in(queue, &queue.read("list").await?)
+}
+
+/// The limits that this listing of the queue has.
+pub(in crate::recipe) fn limits_in<L: for<'de> Deserialize<'de>>(
+    queue: &Queue,
+    listing: &Listing,
+) -> Result<Option<L>> {
+    let value = listing.value.as_ref();
     queue.named(value.map(|value| from_data("list", &value.data)).transpose())
 }
 
@@ -177,7 +185,15 @@ pub struct Occupant {
 
 /// The holders of slots and the waiters, in the order of the queue. The numbers of slots begin with `first`.
 pub(in crate::recipe) async fn occupants(queue: &Queue, first: u32) -> Result<Vec<Occupant>> {
-    let listing = queue.read("list").await?;
+    occupants_in(queue, &queue.read("list").await?, first)
+}
+
+/// Those that this listing of the queue has.
+pub(in crate::recipe) fn occupants_in(
+    queue: &Queue,
+    listing: &Listing,
+    first: u32,
+) -> Result<Vec<Occupant>> {
     let occupant = |entry| occupant(queue, entry, first).transpose();
     listing.entries.iter().filter_map(occupant).collect()
 }

@@ -139,7 +139,7 @@ impl Serialize for Capabilities {
 }
 
 impl Members {
-    pub(super) fn of(listing: &Listing) -> Self {
+    pub(in crate::recipe) fn of(listing: &Listing) -> Self {
         let members = present(listing).into_iter().filter_map(Member::of);
         Self(members.map(|member| (member.incarnation, member)).collect())
     }
