@@ -154,6 +154,9 @@ calls! { Coordinator:
     groups() -> Vec<String>;
     queues() -> Vec<String>;
     rate_limiters() -> Vec<String>;
+    values() -> Vec<String>;
+    counters() -> Vec<String>;
+    once_jobs() -> Vec<String>;
     in_use(recipe: Recipe) -> Vec<String>;
     prune(unused: Duration) -> u64;
 }

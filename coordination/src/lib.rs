@@ -343,7 +343,7 @@ pub use recipe::latch::Latch;
 pub use recipe::limiter::{Admission, Limiter, Patience, Refusal, Standing, WorkSlot};
 pub use recipe::lock::{Contender, Lock, LockGuard};
 pub use recipe::multi::{MultiGuard, MultiLock};
-pub use recipe::once::{Claim, OncePer};
+pub use recipe::once::{Claim, LastClaim, OncePer};
 pub use recipe::overview::{InUse, Overview, Usage};
 pub use recipe::partition::Partitioner;
 pub use recipe::partition::ring::{HashRing, UnknownNode};

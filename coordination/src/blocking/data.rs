@@ -9,9 +9,9 @@ use serde::de::DeserializeOwned;
 use super::calls::{calls, made, wraps};
 use super::{Coordinator, wait};
 use crate::{
-    Ack, Attempt, Claim, ClaimId, ClaimOptions, ClaimView, Collected, Grant, ItemId, ListOptions,
-    NewItem, RatePermit, Result, ValueWatch, Version, Versioned, WorkClaim, WorkItem, WorkLimits,
-    WorkStats,
+    Ack, Attempt, Claim, ClaimId, ClaimOptions, ClaimView, Collected, Grant, ItemId, LastClaim,
+    ListOptions, NewItem, RatePermit, Result, ValueWatch, Version, Versioned, WorkClaim, WorkItem,
+    WorkLimits, WorkStats,
 };
 
 made! {
@@ -201,6 +201,7 @@ calls! { OncePer:
     try_claim() -> Option<Claim>;
     try_claim_under(held: &Grant) -> Option<Claim>;
     due() -> Duration;
+    last_claim() -> Option<LastClaim>;
     reset() -> bool;
 }
 

@@ -47,6 +47,31 @@ impl Coordinator {
         let rule = Rule { period, at_least: 0, is_aligned: false };
         Ok(OncePer { queue, rule, warned: Arc::default() })
     }
+
+    /// The names of all jobs that somebody has ever claimed and whose name begins with the coordinator's prefix, without the prefix, in
+    /// order.
+    ///
+    /// # Errors
+    ///
+    /// The [kinds of error](crate::ErrorKind) of a store that refuses or does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect: it only reads.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let hour = std::time::Duration::from_secs(60 * 60);
+    /// coordinator.once_per("report", hour)?.try_claim().await?;
+    /// assert_eq!(coordinator.once_jobs().await?, ["report"]);
+    /// # Ok(()) }
+    /// ```
+    pub async fn once_jobs(&self) -> Result<Vec<String>> {
+        self.names("once_jobs", "once").await
+    }
 }
 
 /// A job that at most one process claims in every period. Made by [`Coordinator::once_per`], without
@@ -293,6 +318,49 @@ impl OncePer {
         Ok(Duration::from_micros(left))
     }
 
+    /// The last claim, whoever made it, and whatever period this handle was made with; `None`: nobody has claimed the job, or the
+    /// claim was [forgotten](Self::reset).
+    ///
+    /// For operators. The period is not stored: whoever asks brings its own.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`try_claim`](Self::try_claim).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect: it only reads.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let hour = Duration::from_secs(60 * 60);
+    /// let claim = coordinator.once_per("report", hour)?.try_claim().await?.expect("it is free");
+    /// // Whoever looks need not know the period.
+    /// let looks = coordinator.once_per("report", Duration::from_secs(1))?;
+    /// let last = looks.last_claim().await?.expect("it was claimed");
+    /// assert_eq!((last.token, last.next), (claim.token(), claim.next()));
+    /// # Ok(()) }
+    /// ```
+    pub async fn last_claim(&self) -> Result<Option<LastClaim>> {
+        let asked = BootInstant::now();
+        let listing = self.queue.read("list").await?;
+        let last = self.queue.named(Last::of(&listing, "list"))?;
+        let told = |last: Last| LastClaim {
+            token: last.number,
+            at: last.at(),
+            next: last.next(),
+            due: Duration::from_micros(last.left(Now::of(&listing, asked))),
+            is_open: last.under.is_some(),
+        };
+        // After a reset only the number is there.
+        Ok(last.filter(|last| last.at > 0).map(told))
+    }
+
     /// Forgets the last claim, so that the job can be claimed at once: for operators. False: there was none.
     ///
     /// A process that is doing the job is not stopped; its call of [`done`](Claim::done) says that the claim is no longer its
@@ -357,6 +425,23 @@ impl fmt::Debug for OncePer {
             .field("is_aligned", &self.rule.is_aligned)
             .finish_non_exhaustive()
     }
+}
+
+/// The last claim of a job, as [`OncePer::last_claim`] tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LastClaim {
+    /// Its number.
+    pub token: FencingToken,
+    /// When it was made, by the wall clock of who made it.
+    pub at: SystemTime,
+    /// When the next claim can be made, by the same clock; `at`, if it was [given back](Claim::give_back).
+    pub next: SystemTime,
+    /// How long it is until the next claim can be made, as [`OncePer::due`] tells.
+    pub due: Duration,
+    /// Whether it was made [under](OncePer::try_claim_under) a guard and is not done yet, so that it can be taken over when the guard's
+    /// holder is gone.
+    pub is_open: bool,
 }
 
 /// A claim: the job is this process' for this period. Dropping it does not give it back.

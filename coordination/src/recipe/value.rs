@@ -56,6 +56,53 @@ impl Coordinator {
     pub fn counter(&self, name: impl AsRef<str>) -> Result<Counter> {
         Ok(Counter { queue: self.queue_of("counter", name.as_ref())? })
     }
+
+    /// The names of all values that there are and whose name begins with the coordinator's prefix, without the prefix, in order.
+    ///
+    /// # Errors
+    ///
+    /// The [kinds of error](crate::ErrorKind) of a store that refuses or does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect: it only reads.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// coordinator.value("upload-limit")?.set(&100).await?;
+    /// assert_eq!(coordinator.values().await?, ["upload-limit"]);
+    /// # Ok(()) }
+    /// ```
+    pub async fn values(&self) -> Result<Vec<String>> {
+        self.names("values", "value").await
+    }
+
+    /// The names of all counters to which somebody has added and whose name begins with the coordinator's prefix, without the prefix, in
+    /// order.
+    ///
+    /// # Errors
+    ///
+    /// The [kinds of error](crate::ErrorKind) of a store that refuses or does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect: it only reads.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// coordinator.counter("tickets")?.add(1).await?;
+    /// assert_eq!(coordinator.counters().await?, ["tickets"]);
+    /// # Ok(()) }
+    /// ```
+    pub async fn counters(&self) -> Result<Vec<String>> {
+        self.names("counters", "counter").await
+    }
 }
 
 /// The order of a value's writes: each write has a larger version than all before it, also across deletions.

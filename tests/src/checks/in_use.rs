@@ -193,6 +193,41 @@ pub async fn iu1_an_overview_tells_who_has_each(store: &TestStore) -> Result<()>
     membership.leave().await
 }
 
+/// IU1: values, counters and jobs, which nobody holds, are listed as long as they are stored.
+pub async fn iu1_what_nobody_holds_is_listed(store: &TestStore) -> Result<()> {
+    const HOUR: Duration = Duration::from_secs(3_600);
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
+    let listed = async || -> Result<[Vec<String>; 3]> {
+        Ok([other.values().await?, other.counters().await?, other.once_jobs().await?])
+    };
+    assert!(listed().await?.iter().all(Vec::is_empty));
+    let (limit, job) = (one.value::<u8>("limit")?, one.once_per("backup", HOUR)?);
+    limit.set(&7).await?;
+    one.counter("hits")?.add(1).await?;
+    assert_eq!(job.last_claim().await?, None);
+    let claim = job.try_claim().await?.expect("nobody has claimed it");
+    assert_eq!(listed().await?, [["limit"], ["hits"], ["backup"]]);
+
+    let looks = other.once_per("backup", Duration::from_secs(1))?;
+    let last = looks.last_claim().await?.expect("it was claimed");
+    assert_eq!((last.token, last.at, last.next), (claim.token(), claim.at(), claim.next()));
+    assert!(!last.is_open && !last.due.is_zero() && last.due <= HOUR, "{last:?}");
+    assert!(claim.give_back().await?);
+    assert!(looks.last_claim().await?.expect("it was claimed").due.is_zero());
+    assert!(job.reset().await?);
+    assert_eq!(looks.last_claim().await?, None);
+
+    let guard = lock(&one).acquire(Some(PATIENCE)).await?;
+    let claim = job.try_claim_under(&guard).await?.expect("it was given back");
+    assert!(looks.last_claim().await?.is_some_and(|last| last.is_open));
+    assert!(claim.done().await?);
+    assert!(looks.last_claim().await?.is_some_and(|last| !last.is_open));
+    guard.release().await?;
+    assert!(limit.delete().await?);
+    assert!(other.values().await?.is_empty());
+    Ok(())
+}
+
 /// IU1: the names of a session that has ended are not listed.
 pub async fn iu1_a_lost_session_uses_nothing(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);

@@ -409,6 +409,7 @@ macro_rules! conformance {
             in_use iu1_names_in_full [everywhere] two;
             in_use iu1_namespaces_and_prefixes_are_apart [everywhere] gate;
             in_use iu1_an_overview_tells_who_has_each [everywhere] gate;
+            in_use iu1_what_nobody_holds_is_listed [everywhere] gate;
             in_use iu1_a_lost_session_uses_nothing [everywhere] gate;
             in_use iu1_a_killed_process_uses_nothing [processes] gate;
             in_use iu1_strangers_count_if_they_contend [servers] gate;
