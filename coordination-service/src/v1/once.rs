@@ -10,11 +10,13 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::routing::post;
-use coordination::OncePer;
+use axum::routing::{get, post};
+use coordination::{LastClaim, OncePer};
+use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
 use super::holds::{self, ended};
+use super::names::Names;
 use crate::around::Noted;
 use crate::auth::{Principal, Right};
 use crate::bodies::body;
@@ -28,15 +30,15 @@ use crate::keys;
 use crate::problem::{Code, Problem};
 use crate::reply::{json, principal, rest};
 use crate::service::{Service, Shared};
-use crate::text::{self, millis};
+use crate::text::{self, millis, rfc3339};
 
 const PATH: &str = "/v1/once/";
 /// The longest period: 366 days, in milliseconds.
 const LONGEST: u64 = 366 * 86_400_000;
 
-/// The route of jobs.
+/// The routes of jobs.
 pub(super) fn routes() -> Router<Shared> {
-    Router::new().route("/v1/once/{*name}", post(claim))
+    Router::new().route("/v1/once", get(list)).route("/v1/once/{*name}", post(claim).get(look))
 }
 
 /// A claim whose client may not know of it yet: given back when this is dropped before it was delivered.
@@ -152,6 +154,33 @@ async fn keyed(
         Some(end) if !is_first.load(Ordering::Acquire) => Err(ended(end)),
         _ => Ok(claimed),
     }
+}
+
+/// `GET /v1/once?prefix=&after=&limit=`
+async fn list(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
+    let who = principal(&request)?;
+    let asked = Names::of(&request)?;
+    Ok(asked.answer(&who, service.coordinator()?.once_jobs().await?))
+}
+
+/// `GET /v1/once/{name}`: the last claim. The period is not stored.
+async fn look(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
+    let name = text::name(rest(&request, PATH))?;
+    principal(&request)?.needs(Right::Read, &name)?;
+    // Whoever looks need not know it.
+    let job = service.coordinator()?.once_per(&name, Duration::from_secs(1))?;
+    let last = job.last_claim().await?;
+    let told = json!({ "name": name, "last": last.as_ref().map(told) });
+    let mut response = json(StatusCode::OK, &told);
+    response.extensions_mut().insert(Noted { name: Some(name), ..Noted::default() });
+    Ok(response)
+}
+
+fn told(last: &LastClaim) -> Value {
+    json!({
+        "fence": last.token.value(), "at": rfc3339(last.at), "next_at": rfc3339(last.next),
+        "due_in_ms": millis(last.due), "open": last.is_open,
+    })
 }
 
 fn created(claimed: &Claimed, body: impl FnOnce(String) -> Body) -> Response {

@@ -10,6 +10,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 
 use super::known::{Known, not_modified, tagged};
+use super::names::Names;
 use crate::around::Noted;
 use crate::auth::Right;
 use crate::bodies::{body, body_within};
@@ -32,7 +33,9 @@ type Value = SharedValue<Box<RawValue>>;
 /// The routes of values and counters.
 pub(super) fn routes() -> Router<Shared> {
     Router::new()
+        .route("/v1/values", get(values))
         .route("/v1/values/{*name}", get(read).put(write).delete(delete))
+        .route("/v1/counters", get(counters))
         .route("/v1/counters/{*name}", get(count).post(add))
 }
 
@@ -101,6 +104,23 @@ fn value(service: &Shared, name: &str) -> Result<Value, Problem> {
 
 fn counter(service: &Shared, name: &str) -> Result<Counter, Problem> {
     Ok(service.coordinator()?.counter(name)?)
+}
+
+/// `GET /v1/values?prefix=&after=&limit=`
+async fn values(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
+    let who = principal(&request)?;
+    let asked = Names::of(&request)?;
+    let mut names = service.coordinator()?.values().await?;
+    // Promises, for instance, for which nobody can ask.
+    names.retain(|name| !name.starts_with(text::OWN));
+    Ok(asked.answer(&who, names))
+}
+
+/// `GET /v1/counters?prefix=&after=&limit=`
+async fn counters(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
+    let who = principal(&request)?;
+    let asked = Names::of(&request)?;
+    Ok(asked.answer(&who, service.coordinator()?.counters().await?))
 }
 
 /// `GET /v1/values/{name}`
@@ -219,9 +239,48 @@ async fn add(State(service): State<Shared>, request: Request) -> Result<Response
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use axum::body::Body;
     use axum::http::HeaderValue;
+    use hyper::service::Service as _;
+    use hyper_util::service::TowerToHyperService;
 
     use super::*;
+    use crate::acquire::tests::instance;
+    use crate::settings::Cover;
+    use crate::v1;
+
+    /// Whatever is stored for clients is listed, and nothing that the service keeps of its own.
+    #[tokio::test]
+    async fn what_nobody_holds_is_listed() {
+        let (service, other) = instance(Cover::Any).await;
+        let routes = TowerToHyperService::new(v1::routes(&service));
+        let ask = async |path: &str| {
+            let asked = Request::builder().uri(path).header("host", "localhost");
+            let asked = asked.body(Body::empty()).expect("a request");
+            let answer = routes.call(asked).await.expect("an answer");
+            assert_eq!(answer.status(), StatusCode::OK, "{path}");
+            let text = axum::body::to_bytes(answer.into_body(), 65_536).await.expect("a body");
+            serde_json::from_slice::<serde_json::Value>(&text).expect("it is JSON")
+        };
+        for name in ["a", ".coordination/a"] {
+            other.value(name).expect("a name").set(&1).await.expect("memory answers");
+        }
+        other.counter("b").expect("a name").add(1).await.expect("memory answers");
+        let job = other.once_per("c", Duration::from_secs(86_400)).expect("a name");
+        assert_eq!(ask("/v1/once/c").await, json!({ "name": "c", "last": null }));
+        let claim = job.try_claim().await.expect("memory answers").expect("nobody has claimed it");
+        for (path, name) in [("/v1/values", "a"), ("/v1/counters", "b"), ("/v1/once", "c")] {
+            assert_eq!(ask(path).await["names"], json!([name]), "{path}");
+        }
+        let looked = ask("/v1/once/c").await;
+        let last = &looked["last"];
+        assert_eq!((&last["fence"], &last["open"]), (&claim.token().value().into(), &false.into()));
+        assert!(last["due_in_ms"].as_u64().is_some_and(|due| due > 0), "{looked}");
+        assert!(claim.give_back().await.expect("memory answers"));
+        assert_eq!(ask("/v1/once/c").await["last"]["due_in_ms"], 0);
+    }
 
     fn expected(pairs: &[(header::HeaderName, &str)]) -> Option<Expected> {
         let pairs = pairs

@@ -15,12 +15,14 @@ use crate::{LONG, Store};
 type Row = (&'static str, &'static str, &'static str, [u16; 3]);
 
 const NATIVE: &[Row] = &[
+    ("GET", "/v1/values", "", [200, 200, 200]),
     ("GET", "/v1/values/in/a", "", [404, 404, 404]),
     ("GET", "/v1/values/out", "", [403, 403, 403]),
     ("PUT", "/v1/values/in/a", "1", [403, 204, 204]),
     ("PUT", "/v1/values/out", "1", [403, 403, 403]),
     ("DELETE", "/v1/values/in/a", "", [403, 204, 404]),
     ("DELETE", "/v1/values/out", "", [403, 403, 403]),
+    ("GET", "/v1/counters", "", [200, 200, 200]),
     ("GET", "/v1/counters/in/a", "", [200, 200, 200]),
     ("GET", "/v1/counters/out", "", [403, 403, 403]),
     ("POST", "/v1/counters/in/a", "", [403, 200, 200]),
@@ -32,6 +34,9 @@ const NATIVE: &[Row] = &[
     ("GET", "/v1/rates", "", [200, 200, 200]),
     ("GET", "/v1/rates/in/a", "", [200, 200, 200]),
     ("GET", "/v1/rates/out", "", [403, 403, 403]),
+    ("GET", "/v1/once", "", [200, 200, 200]),
+    ("GET", "/v1/once/in/a", "", [200, 200, 200]),
+    ("GET", "/v1/once/out", "", [403, 403, 403]),
     ("POST", "/v1/once/in/a", r#"{"period_ms":1}"#, [403, 201, 201]),
     ("POST", "/v1/once/out", r#"{"period_ms":1}"#, [403, 403, 403]),
 ];
