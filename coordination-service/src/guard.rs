@@ -192,6 +192,22 @@ impl Guard {
         }
     }
 
+    /// Makes it a share of its lock.
+    ///
+    /// # Errors
+    ///
+    /// Those of the guard's own method; [`Code::Invalid`], if it is not of one lock.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, it may or may not become one.
+    pub(crate) async fn share(&self) -> Result<(), Problem> {
+        match self {
+            Self::Lock(guard) => Ok(guard.share().await?),
+            _ => Err(Problem::new(Code::Invalid, "it is not of one lock")),
+        }
+    }
+
     /// Releases it and waits for the store to confirm.
     ///
     /// # Errors

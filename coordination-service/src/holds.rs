@@ -11,6 +11,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::ended::Ended;
 pub(crate) use crate::ends::{Covered, End};
+use crate::guard::Guard;
 pub(crate) use crate::hold::{Begun, Hold, Now};
 use crate::hold::{Held, State};
 use crate::kind::Kind;
@@ -224,17 +225,45 @@ impl Holds {
         hold: &Arc<Hold>,
         value: &Value,
     ) -> Result<Result<(), Problem>, End> {
+        self.changing(hold, |guard| async move { guard.tell(value).await }).await
+    }
+
+    /// Makes it a share of its lock, for as long as it is held. If that fails it is held still, and [`Now::shared`] says whether others may
+    /// share it by now.
+    ///
+    /// # Errors
+    ///
+    /// `Err`: it has ended, like this. Inside: those of [`share`](crate::guard::Guard::share).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`share`](crate::guard::Guard::share).
+    pub(crate) async fn share(
+        self: &Arc<Self>,
+        hold: &Arc<Hold>,
+    ) -> Result<Result<(), Problem>, End> {
+        let shared = self.changing(hold, |guard| async move { guard.share().await }).await;
+        self.touched(hold);
+        shared
+    }
+
+    /// Changes at the store what is held, for as long as it is held. Of several calls each begins when the one before is over.
+    async fn changing<F: Future<Output = Result<(), Problem>>>(
+        self: &Arc<Self>,
+        hold: &Arc<Hold>,
+        change: impl FnOnce(Arc<Guard>) -> F,
+    ) -> Result<Result<(), Problem>, End> {
         let mut changes = hold.changes();
         let _changing = hold.changing.lock().await;
         let mut guard = None;
         self.held(hold, |held| guard = Some(Arc::clone(&held.guard)))?;
         // Invariant: what is held has a guard.
         let guard = guard.expect("it is held");
-        let mut telling = pin!(guard.tell(value));
+        let mut changed = pin!(change(guard));
         loop {
             tokio::select! {
                 biased;
-                told = &mut telling => return Ok(told),
+                changed = &mut changed => return Ok(changed),
                 // A renewal, or the end: then the guard is needed for the release.
                 _ = changes.changed() => drop(self.now(hold)?),
             }

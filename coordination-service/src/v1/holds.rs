@@ -159,14 +159,36 @@ pub(super) async fn renew(
         Kind::Group => fields.json("capabilities", VALUE),
         _ => None,
     };
+    // Of several locks some may be shared already when the store refuses the next one.
+    let is_lock = hold.kind == Kind::Lock && hold.several.is_none();
+    let shared = if is_lock { fields.flag("shared") } else { None };
     fields.done()?;
+    may_be_shared(&hold, shared)?;
     // First of all, as it does not need the store: a value that the store is slow to take does not cost the lease.
     let mut now = renewed(&service, &hold, lease).await?;
     if let Some(value) = value {
         service.holds.tell(&hold, &value).await.map_err(ended)??;
         now = service.holds.now(&hold).map_err(ended)?;
     }
+    if shared.is_some() {
+        service.holds.share(&hold).await.map_err(ended)??;
+        now = service.holds.now(&hold).map_err(ended)?;
+    }
     Ok(answer(&service, &hold, &now))
+}
+
+/// An error if it cannot be made what is asked for.
+fn may_be_shared(hold: &Hold, shared: Option<bool>) -> Result<(), Problem> {
+    let why = "a share is not made exclusive: release it, and acquire the lock exclusively";
+    match shared {
+        Some(false) => Err(Problem::new(Code::Invalid, why)),
+        Some(true) if !hold.promises.is_empty() => {
+            let why =
+                "a promise keeps the lock for this hold alone: release it, and acquire a share";
+            Err(Problem::new(Code::Unsupported, why))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Begins the lease anew, and has it promised first if it is to be longer than that.
@@ -353,6 +375,46 @@ mod tests {
             assert!(renewed(&service, hold, Some(seconds(5))).await.is_ok());
             let told = renewed(&service, hold, Some(seconds(60))).await.map(|now| now.lease);
             assert_eq!(told.map_err(|problem| problem.code), Err(Code::Unsupported), "{shared}");
+        }
+    }
+
+    /// Others share the lock with a hold that was made a share; what a promise keeps for its client alone is not made one.
+    #[tokio::test]
+    async fn a_hold_is_made_a_share() {
+        for (cover, is_promised) in [(Cover::Any, false), (Cover::Nothing, true)] {
+            let (service, other) = instance(cover).await;
+            let who = service.auth.principal(&axum::http::HeaderMap::new()).expect("anybody");
+            let wanted = Wanted { client: who.name.clone(), ..wanted(0) };
+            let granted = acquire(&service, wanted, None).await.expect("it is free");
+            let hold = granted.hold().expect("it is here");
+            let put = async |body: &'static str| {
+                let mut request = Request::new(Body::from(body));
+                let path = format!("{PATH}{}", hold.id());
+                *request.uri_mut() = path.parse().expect("a path");
+                request.extensions_mut().insert(Arc::clone(&who));
+                let told = renew(State(Arc::clone(&service)), request).await?;
+                let told = axum::body::to_bytes(told.into_body(), 9_999).await.expect("a body");
+                Ok::<Value, Problem>(serde_json::from_slice(&told).expect("it is JSON"))
+            };
+            assert_eq!(put("{}").await.expect("it is held")["shared"], false);
+            let told = put("{\"shared\":true}").await;
+            let share = other.lock("x").expect("a name").try_acquire_shared().await;
+            let is_free = share.expect("memory answers").is_some();
+            match told {
+                Ok(told) => {
+                    assert_eq!(
+                        (&told["shared"], &told["fence"]),
+                        (&true.into(), &hold.fence.into())
+                    );
+                    assert!(is_free && !is_promised);
+                }
+                Err(problem) => {
+                    assert_eq!(problem.code, Code::Unsupported);
+                    assert!(!is_free && is_promised);
+                }
+            }
+            let back = put("{\"shared\":false}").await.map(drop);
+            assert_eq!(back.map_err(|problem| problem.code), Err(Code::Invalid));
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
@@ -496,7 +497,8 @@ pub struct Contender {
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct LockGuard {
     grant: Grant,
-    is_shared: bool,
+    /// How many calls may have made the lock shared; an acquire of a share counts as one.
+    shared_by: AtomicUsize,
     /// Whether somebody asks for the lock; empty until the holder wants to know.
     asked: OnceLock<Arc<Asked>>,
 }
@@ -505,7 +507,7 @@ guard!(LockGuard, "the lock");
 
 impl LockGuard {
     fn new(grant: Grant, is_shared: bool) -> Self {
-        Self { grant, is_shared, asked: OnceLock::new() }
+        Self { grant, shared_by: AtomicUsize::new(is_shared.into()), asked: OnceLock::new() }
     }
 
     pub(super) fn into_grant(self) -> Grant {
@@ -514,7 +516,7 @@ impl LockGuard {
 
     /// Whether the lock is held shared, so that others may hold it at the same time.
     pub fn is_shared(&self) -> bool {
-        self.is_shared
+        self.shared_by.load(Ordering::SeqCst) > 0
     }
 
     /// Makes an exclusive hold a shared one, without releasing the lock in between. The token stays the same.
@@ -547,10 +549,46 @@ impl LockGuard {
     /// # Ok(()) }
     /// ```
     pub async fn downgrade(self) -> Result<Self> {
-        let update =
-            self.grant.own_entry().update("downgrade", Mode::Shared, Data::default()).await;
-        self.grant.named(update)?;
-        Ok(Self { is_shared: true, ..self })
+        self.share().await?;
+        Ok(self)
+    }
+
+    /// Does what [`downgrade`](Self::downgrade) does, and keeps the guard whatever comes of that: for a guard that is used elsewhere,
+    /// too.
+    ///
+    /// From the beginning of the call on [`is_shared`](Self::is_shared) is true, because others may hold the lock as soon as the
+    /// store knows of it; it is false again only if the call fails and certainly had no effect.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`downgrade`](Self::downgrade), but the lock is held still, unless it was lost. With
+    /// [`Effect::Unknown`](crate::Effect::Unknown) others may share it by now. The call may be repeated.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the call goes on in the background, and the lock may become shared.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let lock = coordinator.lock("catalogue")?;
+    /// let guard = lock.acquire(None).await?;
+    /// guard.share().await?;
+    /// assert!(guard.is_held() && guard.is_shared());
+    /// assert!(lock.try_acquire_shared().await?.is_some());
+    /// # Ok(()) }
+    /// ```
+    pub async fn share(&self) -> Result<()> {
+        // Counted, so that of two calls at a time one that fails does not take back what the other one has done.
+        self.shared_by.fetch_add(1, Ordering::SeqCst);
+        let update = self.grant.own_entry().update("downgrade", Mode::Shared, Data::default());
+        let shared = self.grant.named(update.await);
+        if shared.as_ref().is_err_and(|error| error.effect() == Effect::None) {
+            self.shared_by.fetch_sub(1, Ordering::SeqCst);
+        }
+        shared
     }
 }
 
@@ -560,7 +598,7 @@ impl fmt::Debug for LockGuard {
             .field("name", &self.name())
             .field("token", &self.token())
             .field("is_held", &self.is_held())
-            .field("is_shared", &self.is_shared)
+            .field("is_shared", &self.is_shared())
             .finish()
     }
 }

@@ -168,6 +168,7 @@ macro_rules! conformance {
             rwlock w1_downgrade_opens_the_lock [everywhere] two;
             rwlock w1_a_downgrade_behind_many_opens_the_lock [everywhere] gate;
             rwlock w1_downgrade_after_a_loss [everywhere] two;
+            rwlock w1_sharing_keeps_the_guard [everywhere] gate;
             rwlock w1_a_dropped_downgrade_releases [everywhere] gate;
             rwlock w1_no_upgrade [everywhere] two;
             rwlock w1_a_dropped_share_leaves_nothing [everywhere] gate;

@@ -90,6 +90,24 @@ pub async fn w1_downgrade_after_a_loss(store: &TestStore) -> Result<()> {
     next.release().await
 }
 
+/// W1: a lock is made shared under its guard, which stays, also when that fails.
+pub async fn w1_sharing_keeps_the_guard(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
+    let held = acquire(&one).await?;
+    let token = held.token();
+    assert!(!held.is_shared());
+    held.share().await?;
+    assert!(held.is_held() && held.is_shared() && held.token() == token);
+    let beside = lock(&other).try_acquire_shared().await?.expect("readers share");
+    assert!(lock(&other).try_acquire().await?.is_none());
+    held.share().await?;
+    assert!(held.is_held() && beside.is_held(), "it was shared already");
+    lock(&other).break_grant(token).await?.expect("it is held");
+    assert_eq!(held.share().await.expect_err("it was broken").kind(), ErrorKind::Lost);
+    assert!(!held.is_held() && beside.is_held());
+    beside.release().await
+}
+
 /// W1, C1: a downgrade that is dropped at any poll releases the lock.
 pub async fn w1_a_dropped_downgrade_releases(store: &TestStore) -> Result<()> {
     at_every_poll(store, "downgrade", store.rounds(1, 2), interrupted_downgrade).await
