@@ -404,8 +404,11 @@ pub(crate) struct Status {
     #[arg(long, requires = "name", conflicts_with = "watch")]
     pub(crate) exit_code: bool,
     /// Show instead what `coordination break` has taken away: the last twenty, by whom, from whom and why
-    #[arg(long, conflicts_with_all = ["watch", "exit_code"])]
+    #[arg(long, conflicts_with_all = ["watch", "exit_code", "stored"])]
     pub(crate) history: bool,
+    /// Show also what is stored and nobody holds: counters, jobs that are done once per period, and the names of values
+    #[arg(long)]
+    pub(crate) stored: bool,
     /// Show it again each second, until interrupted
     #[arg(long)]
     pub(crate) watch: bool,
@@ -646,6 +649,7 @@ mod tests {
             "coordination break x --ask --yes",
             "coordination break x --ask --reason hangs",
             "coordination status x --history --watch",
+            "coordination status --history --stored",
             "coordination break x --ask --recipe semaphore",
             "coordination run --rate x:1/1s --every 1h -- true",
             "coordination run --rate x:1/1s --at-least 1h -- true",
@@ -682,6 +686,7 @@ mod tests {
             "coordination break x --token 7 --yes",
             "coordination break x --reason hangs",
             "coordination status --history --json",
+            "coordination status x --stored --watch --json",
             "coordination break x --recipe queue --token 7",
             "coordination break x --ask",
             "coordination join g --capabilities {} -- true",

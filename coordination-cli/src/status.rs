@@ -20,10 +20,13 @@ use crate::settings;
 const EVERY: Duration = Duration::from_secs(1);
 /// To the upper left corner, and nothing below it.
 const CLEAR: &str = "\x1b[H\x1b[J";
-/// So many rates are read at a time: a service may have one for each of its clients.
+/// So many rates, counters or jobs are read at a time: a service may have one for each of its clients.
 const AT_ONCE: usize = 32;
 /// What a claim of a queue is called among what is held.
 const CLAIM: &str = "claim";
+const COUNTER: &str = "counter";
+const JOB: &str = "job";
+const VALUE: &str = "value";
 const RECIPES: [Recipe; 4] = [Recipe::Lock, Recipe::Semaphore, Recipe::Limiter, Recipe::Election];
 
 /// Somebody who holds something or waits for it.
@@ -70,6 +73,26 @@ struct Rate {
     settings: RateSettings,
 }
 
+/// Something that is stored, and that nobody holds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Stored {
+    /// [`COUNTER`], [`JOB`] or [`VALUE`].
+    recipe: &'static str,
+    name: String,
+    /// That of a counter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    number: Option<i64>,
+    /// The number of the last claim of a job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token: Option<u64>,
+    /// When that was made, in seconds since 1970 by the clock of who made it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    claimed: Option<f64>,
+    /// When the next one can be made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<f64>,
+}
+
 /// One of the objects of the array.
 #[derive(Serialize)]
 #[serde(untagged)]
@@ -77,6 +100,7 @@ enum Line<'a> {
     Row(&'a Row),
     Queue(&'a Queue),
     Rate(&'a Rate),
+    Stored(&'a Stored),
 }
 
 /// All that is shown.
@@ -85,6 +109,7 @@ struct Shown {
     rows: Vec<Row>,
     queues: Vec<Queue>,
     rates: Vec<Rate>,
+    stored: Vec<Stored>,
 }
 
 impl Shown {
@@ -110,6 +135,10 @@ pub(crate) async fn status(status: &Status, store: &Store) -> Outcome<u8> {
                 rows: rows(&coordinator, only).await?,
                 queues: queues(&coordinator, only).await?,
                 rates: rates(&coordinator, only).await?,
+                stored: match status.stored {
+                    true => stored(&coordinator, only).await?,
+                    false => Vec::new(),
+                },
             };
             if only.is_some() {
                 now.rows.extend(claims(&coordinator, &now.queues).await?);
@@ -202,6 +231,40 @@ async fn rates(coordinator: &Coordinator, only: Option<&str>) -> Outcome<Vec<Rat
     Ok(rates)
 }
 
+/// Counters, jobs and values.
+async fn stored(coordinator: &Coordinator, only: Option<&str>) -> Outcome<Vec<Stored>> {
+    let mut names = Vec::new();
+    for (recipe, all) in [
+        (COUNTER, coordinator.counters().await?),
+        (JOB, coordinator.once_jobs().await?),
+        (VALUE, coordinator.values().await?),
+    ] {
+        names.extend(all.into_iter().map(|name| (recipe, name)));
+    }
+    names.retain(|(_, name)| only.is_none_or(|only| only == name));
+    let (mut names, mut stored, mut reading) = (names.into_iter(), Vec::new(), JoinSet::new());
+    loop {
+        while reading.len() < AT_ONCE
+            && let Some((recipe, name)) = names.next()
+        {
+            let coordinator = coordinator.clone();
+            reading.spawn(async move {
+                let read = Stored::read(&coordinator, recipe, &name).await;
+                (recipe, name, read)
+            });
+        }
+        let Some(read) = reading.join_next().await else { break };
+        match read.map_err(|error| Failure::new(exit::SYSTEM, error.to_string()))? {
+            (recipe, name, Err(error)) if error.kind() == ErrorKind::Corrupt => {
+                say(format_args!("the {recipe} {name:?} is not shown: {error}"));
+            }
+            (_, _, read) => stored.extend(read?),
+        }
+    }
+    stored.sort_by(|one, other| (one.recipe, &one.name).cmp(&(other.recipe, &other.name)));
+    Ok(stored)
+}
+
 fn rows_of(recipe: Recipe, name: &str, usage: Usage) -> Vec<Row> {
     let row =
         |state, who: (String, String), token: FencingToken, since: Option<SystemTime>, slots| {
@@ -266,15 +329,16 @@ fn show(status: &Status, shown: &Shown) -> Outcome {
     print(&format!("{clear}{text}"))
 }
 
-/// One array, in which those of a queue and of a rate have other fields.
+/// One array, in which those of a queue, of a rate and of what is stored have other fields.
 fn json(shown: &Shown) -> Result<String, serde_json::Error> {
     let rows = shown.rows.iter().map(Line::Row);
     let lines = rows.chain(shown.queues.iter().map(Line::Queue));
-    let all: Vec<_> = lines.chain(shown.rates.iter().map(Line::Rate)).collect();
+    let lines = lines.chain(shown.rates.iter().map(Line::Rate));
+    let all: Vec<_> = lines.chain(shown.stored.iter().map(Line::Stored)).collect();
     Ok(format!("{}\n", serde_json::to_string(&all)?))
 }
 
-/// One of those who hold something or wait for it, one of the queues, and one of the rates.
+/// One of those who hold something or wait for it, one of the queues, one of the rates, and one of what is stored.
 fn tables(shown: &Shown, now: SystemTime) -> String {
     let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let titles = ["RECIPE", "NAME", "STATE", "MEMBER", "TOKEN", "SINCE", "SLOTS", "LABEL"];
@@ -286,10 +350,13 @@ fn tables(shown: &Shown, now: SystemTime) -> String {
     let queues = table(&titles, shown.queues.iter().map(Queue::cells));
     let cells = |rate: &Rate| [printable(&rate.name), rate.settings.to_string()];
     let rates = table(&["RATE", "SETTINGS"], shown.rates.iter().map(cells));
+    let cells = shown.stored.iter().map(|stored| stored.cells(now));
+    let stored = table(&["STORED", "NAME", "WHAT"], cells);
     let all = [
         (shown.rows.is_empty(), rows),
         (shown.queues.is_empty(), queues),
         (shown.rates.is_empty(), rates),
+        (shown.stored.is_empty(), stored),
     ];
     let all = all.into_iter().filter(|(is_empty, _)| !is_empty).map(|(_, table)| table);
     let all: Vec<_> = all.collect();
@@ -330,6 +397,49 @@ impl Queue {
         let oldest = self.oldest.map(|oldest| age(oldest as f64)).unwrap_or_default();
         [printable(&self.name), ready, claimed, delayed, dead, letters, oldest]
     }
+}
+
+impl Stored {
+    /// `None`: an operator has made it forgotten.
+    async fn read(
+        coordinator: &Coordinator,
+        recipe: &'static str,
+        name: &str,
+    ) -> coordination::Result<Option<Self>> {
+        let name = name.to_owned();
+        let none = Self { recipe, name, number: None, token: None, claimed: None, next: None };
+        Ok(match recipe {
+            COUNTER => {
+                let number = Some(coordinator.counter(&none.name)?.read().await?);
+                Some(Self { number, ..none })
+            }
+            // Its period does not matter to who only looks.
+            JOB => coordinator.once_per(&none.name, EVERY)?.last_claim().await?.map(|last| Self {
+                token: Some(last.token.value()),
+                claimed: Some(since_1970(last.at)),
+                next: Some(since_1970(last.next)),
+                ..none
+            }),
+            _ => Some(none),
+        })
+    }
+
+    fn cells(&self, now: f64) -> [String; 3] {
+        let due = self.next.map_or(0.0, |next| next - now);
+        let what = match (self.number, self.claimed) {
+            (Some(number), _) => number.to_string(),
+            (None, Some(claimed)) if due > 0.0 => {
+                format!("claimed {} ago, due in {}", age(now - claimed), age(due))
+            }
+            (None, Some(claimed)) => format!("claimed {} ago, due", age(now - claimed)),
+            (None, None) => String::new(),
+        };
+        [self.recipe.to_owned(), printable(&self.name), what]
+    }
+}
+
+fn since_1970(time: SystemTime) -> f64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
 impl Row {
@@ -409,7 +519,7 @@ lock    long-name  waits  (another program)  7             1,2 of 3
 ";
         let shown = |rows: &[Row], queues: &[Queue]| {
             let (rows, queues) = (rows.to_vec(), queues.to_vec());
-            tables(&Shown { rows, queues, rates: Vec::new() }, now)
+            tables(&Shown { rows, queues, rates: Vec::new(), stored: Vec::new() }, now)
         };
         assert_eq!(shown(&rows, &[]), expected);
         let mut labelled = rows.clone();
@@ -439,8 +549,38 @@ jobs   12     3        0        1     2        90 s
         assert_eq!(shown(&[], &queues), of_queues);
         assert_eq!(shown(&rows, &queues), format!("{expected}\n{of_queues}"));
         let (rows, queues) = (rows.to_vec(), queues.to_vec());
-        let all = json(&Shown { rows, queues, rates: Vec::new() }).expect("it is JSON");
+        let shown = Shown { rows, queues, rates: Vec::new(), stored: Vec::new() };
+        let all = json(&shown).expect("it is JSON");
         assert!(all.contains(r#""recipe":"queue","name":"jobs","ready":12,"#), "{all}");
+    }
+
+    #[test]
+    fn what_is_stored_has_a_table_of_its_own() {
+        let now = UNIX_EPOCH + Duration::from_secs(10_000);
+        let stored = |recipe, name: &str, number, claimed: Option<f64>, next| {
+            let (name, token) = (name.to_owned(), claimed.map(|_| 7));
+            Stored { recipe, name, number, token, claimed, next }
+        };
+        let stored = vec![
+            stored(COUNTER, "hits", Some(-3), None, None),
+            stored(JOB, "backup", None, Some(9_940.0), Some(10_030.0)),
+            stored(JOB, "report", None, Some(9_000.0), Some(9_900.0)),
+            stored(VALUE, "li\nmit", None, None, None),
+        ];
+        let (rows, queues, rates) = (Vec::new(), Vec::new(), Vec::new());
+        let shown = Shown { rows, queues, rates, stored };
+        let expected = "\
+STORED   NAME     WHAT
+counter  hits     -3
+job      backup   claimed 60 s ago, due in 30 s
+job      report   claimed 16 min ago, due
+value    li\\nmit
+";
+        assert_eq!(tables(&shown, now), expected);
+        let all = json(&shown).expect("it is JSON");
+        let counter = r#"[{"recipe":"counter","name":"hits","number":-3},"#;
+        assert!(all.starts_with(counter), "{all}");
+        assert!(all.contains(r#"{"recipe":"value","name":"li\nmit"}]"#), "{all}");
     }
 
     #[test]

@@ -93,6 +93,29 @@ fn status_shows_what_rates_allow() {
     });
 }
 
+#[test]
+fn status_shows_what_is_stored() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        assert_eq!(store.run("--lock backup --every 8784h -- true").status.code(), Some(0));
+        let coordinator = blocking::Coordinator::connect(&store.url).expect("it is there");
+        coordinator.counter("hits").expect("a name").add(17).expect("it is there");
+        coordinator.value("limit").expect("a name").set(&3).expect("it is there");
+        let status = |words: &[&str]| stdout(&output(&mut store.coordination(words)));
+        assert_eq!(status(&["status"]), "nobody holds anything or waits for it\n");
+        let rows: Vec<Value> =
+            serde_json::from_str(&status(&["status", "--stored", "--json"])).expect("an array");
+        let seen: Vec<_> =
+            rows.iter().map(|row| ["recipe", "name"].map(|key| text(row, key))).collect();
+        let expected = [["counter", "hits"], ["job", "backup"], ["value", "limit"]];
+        assert_eq!(seen, expected.map(|row| row.map(str::to_owned)));
+        assert_eq!(rows[0]["number"], 17);
+        assert!(rows[1]["next"].as_f64() > rows[1]["claimed"].as_f64(), "{rows:?}");
+        let table = status(&["status", "hits", "--stored"]);
+        assert_eq!(table, "STORED   NAME  WHAT\ncounter  hits  17\n");
+    });
+}
+
 /// By its member id alone nobody can tell what one process holds from what another one of the same host holds.
 #[test]
 fn labels_are_shown_to_whoever_looks_or_waits() {
