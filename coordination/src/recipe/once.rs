@@ -428,6 +428,22 @@ impl fmt::Debug for OncePer {
 }
 
 /// The last claim of a job, as [`OncePer::last_claim`] tells it.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let report = coordinator.once_per("report", Duration::from_secs(60 * 60))?;
+/// let _claim = report.try_claim().await?.expect("it is free");
+///
+/// let last = report.last_claim().await?.expect("it was claimed");
+/// println!("claimed as number {}, and again in {:?}", last.token, last.due);
+/// assert!(!last.is_open && last.due > Duration::ZERO);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LastClaim {

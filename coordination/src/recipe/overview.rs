@@ -61,6 +61,25 @@ impl Coordinator {
 /// Who holds what under all names of a recipe, one name after the other. Made by [`Coordinator::overview`].
 ///
 /// However many names there are, the queues of 32 are in memory at most.
+///
+/// # Examples
+///
+/// ```
+/// use coordination::Recipe;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let _guard = coordinator.lock("vol-7")?.acquire(None).await?;
+/// let overview = coordinator.overview(Recipe::Lock).await?;
+/// // Of the others nothing is read.
+/// let mut volumes = overview.of_names(|name| name.starts_with("vol-"));
+/// let mut names = Vec::new();
+/// while let Some(used) = volumes.next().await {
+///     names.push(used.name);
+/// }
+/// assert_eq!(names, ["vol-7"]);
+/// # Ok(()) }
+/// ```
 pub struct Overview {
     coordinator: Coordinator,
     recipe: Recipe,
@@ -71,6 +90,24 @@ pub struct Overview {
 }
 
 /// A name and what is held under it; an item of an [`Overview`].
+///
+/// # Examples
+///
+/// ```
+/// use coordination::Recipe;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let _guard = coordinator.lock("vol-7")?.acquire(None).await?;
+/// let mut overview = coordinator.overview(Recipe::Lock).await?;
+/// while let Some(used) = overview.next().await {
+///     match used.usage {
+///         Ok(usage) => println!("{}: {usage:?}", used.name),
+///         Err(error) => println!("{} cannot be read: {error}", used.name),
+///     }
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct InUse {
@@ -82,6 +119,21 @@ pub struct InUse {
 }
 
 /// Who holds something and who waits for it, as of one moment; part of an [`Overview`].
+///
+/// # Examples
+///
+/// ```
+/// use coordination::{Recipe, Usage};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+/// let _guard = coordinator.lock("vol-7")?.acquire(None).await?;
+/// let mut overview = coordinator.overview(Recipe::Lock).await?;
+/// let used = overview.next().await.expect("a lock is held");
+/// let Usage::Lock(contenders) = used.usage? else { unreachable!("only locks were asked for") };
+/// assert!(contenders[0].holding);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Usage {

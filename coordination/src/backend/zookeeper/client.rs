@@ -221,6 +221,23 @@ impl Connection {
         spawn(&Handle::current(), following);
     }
 
+    /// Starts a task that asks the servers after each new connection of the session which lease they grant. The task ends together
+    /// with the session.
+    pub(super) fn follow_grants(&self, connector: &Arc<Connector>) {
+        let (ending, grants) = (Arc::clone(&self.ending), Arc::clone(&self.grants));
+        let (connector, lease) = (Arc::clone(connector), self.ttl);
+        let ask = move || {
+            let connector = Arc::clone(&connector);
+            async move { connector.least_granted(lease).await }
+        };
+        spawn(&Handle::current(), async move {
+            tokio::select! {
+                _ = ending.ended() => {}
+                () = grants.ask_after_reconnects(lease, ask) => {}
+            }
+        });
+    }
+
     /// Makes a call, as soon as a slot is free and the session has a connection.
     pub(super) async fn call<T, F>(
         &self,

@@ -14,20 +14,17 @@
 //! moment, each waits for a random time first.
 
 use std::pin::pin;
-use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
 use rand::RngExt;
-use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::unconstrained;
 use tokio::time::sleep;
 use zookeeper_client::{SessionState, StateWatcher};
 
-use super::client::{Connection, Connector};
 use super::probe::Granted;
-use crate::env::{self, spawn};
+use crate::env;
 
 /// The random time before the servers are asked is at most the lease divided by this. It is short, because the first heartbeat that
 /// counts after an outage has to wait for it.
@@ -41,18 +38,6 @@ pub(super) struct Grants {
     /// as the state has not changed since, this is the present connection.
     granted: watch::Sender<StateWatcher>,
     is_shortened: watch::Sender<bool>,
-}
-
-/// Starts a task that asks the servers after each new connection of the session. The task ends together with the session.
-pub(super) fn follow(connection: &Connection, connector: &Arc<Connector>) {
-    let (ending, grants) = (Arc::clone(&connection.ending), Arc::clone(&connection.grants));
-    let (connector, lease) = (Arc::clone(connector), connection.ttl);
-    spawn(&Handle::current(), async move {
-        tokio::select! {
-            _ = ending.ended() => {}
-            () = grants.ask_after_reconnects(&connector, lease) => {}
-        }
-    });
 }
 
 impl Grants {
@@ -77,7 +62,11 @@ impl Grants {
         let _ = is_shortened.wait_for(|is_shortened| *is_shortened).await;
     }
 
-    async fn ask_after_reconnects(&self, connector: &Connector, lease: Duration) {
+    /// Asks the servers after each new connection of the session, until one of them grants less than the `lease`.
+    pub(super) async fn ask_after_reconnects<F>(&self, lease: Duration, ask: impl Fn() -> F)
+    where
+        F: Future<Output = Option<Granted>>,
+    {
         let mut states = self.granted.borrow().clone();
         // Whether a connection broke before the servers had answered.
         let mut is_unsure = false;
@@ -89,7 +78,7 @@ impl Grants {
             // If the connection breaks meanwhile, the servers are asked after the next one.
             let (mut is_granted, mut is_told) = (false, false);
             while !is_granted && is_unchanged(&states) {
-                match connector.least_granted(lease).await {
+                match ask().await {
                     Some(Granted { least, .. }) if least < lease => {
                         tracing::warn!(
                             granted = ?least,

@@ -12,7 +12,6 @@ use zookeeper_client::{Client, CreateMode, Error as ZooKeeperError};
 
 use super::client::{Connection, Connector};
 use super::error::from_zookeeper;
-use super::grants;
 use super::rights;
 use super::thread::ClientThread;
 use super::tree::Tree;
@@ -66,7 +65,7 @@ impl OpenSessions {
             None => {
                 let connection = Arc::new(self.connection(session, tree).await?);
                 connection.follow();
-                grants::follow(&connection, &self.connector);
+                connection.follow_grants(&self.connector);
                 unwatched::follow(&connection);
                 self.state().by_id.insert(session.id, Arc::clone(&connection));
                 connection
