@@ -29,7 +29,7 @@ impl WorkQueue {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, what is claimed after that is given back.
+    /// If the future is dropped before the claim is sent, nothing is claimed; what is claimed after that is given back.
     ///
     /// # Examples
     ///
@@ -51,22 +51,22 @@ impl WorkQueue {
     pub async fn claim(&self, options: ClaimOptions) -> Result<Option<WorkClaim>> {
         self.check_claim(&options)?;
         let queue = self.clone();
-        let (caller, gone) = tokio::sync::oneshot::channel::<()>();
+        let (caller, mut gone) = tokio::sync::oneshot::channel::<()>();
         // Dropping it wakes the task, which a forked child must not do.
         let caller = Unforked::new(caller);
         // All of it in a task: a caller that is no longer polled must not keep others waiting for the entry of this process. And
-        // if the caller is gone before there is an entry, nothing is claimed.
+        // if the caller is gone before the claim is sent, nothing is claimed.
         let claim = async move {
             let holder = tokio::select! {
                 biased;
-                _ = gone => return Ok(None),
+                _ = &mut gone => return Ok(None),
                 holder = queue.holder() => holder?,
             };
             // A stop waits until the claim is held, or was taken back: otherwise it would count against the items' `max_claims`.
             let _claiming = queue.session().finishing();
             // After it is noted: a stop that has begun before is seen here, and one that begins later waits.
             queue.session().admit("claim", Purpose::Work)?;
-            queue.claim_here(&options, holder).await
+            queue.claim_here(&options, holder, gone).await
         };
         let claimed = self.engine.queue.run("claim", claim).await;
         drop(caller);

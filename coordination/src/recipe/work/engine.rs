@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
@@ -16,7 +17,7 @@ use super::outage::Outage;
 use super::precedence::{First, Line, Manner, Precedence, ahead};
 use crate::backend::{Beside, Listing, MOST_BESIDE, Source, Write};
 use crate::env::Process;
-use crate::error::{Effect, ErrorKind, Result};
+use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::recipe::engine::data::{MAX_VALUE_BYTES, from_data, to_data};
 use crate::recipe::engine::queue::{Queue, in_doubt};
 use crate::session::{Sight, Written};
@@ -38,7 +39,7 @@ pub(super) struct Engine {
     cache: Mutex<Cache>,
     /// Held by the step that is at the store, so that steps of one process do not make each other start again. A call of many
     /// steps lets go of it after each of them.
-    turn: tokio::sync::Mutex<()>,
+    pub(super) turn: tokio::sync::Mutex<()>,
     /// The same among renewals, which do not wait for other steps. A renewal does not hold it while it lets others go first.
     renewing: tokio::sync::Mutex<()>,
     /// What those who wait for their turn are told, and ([`no_entry`](Self::no_entry)) those who wait until this process has its entry.
@@ -116,6 +117,9 @@ impl Look {
 
 /// The turn of a step among those of its process.
 type Turn<'a> = tokio::sync::MutexGuard<'a, ()>;
+
+/// Resolves when the caller of a step has gone, to whom its outcome was of use.
+pub(super) type Gone = oneshot::Receiver<()>;
 
 /// What a step came to, and what is to be written.
 struct Made<T> {
@@ -209,18 +213,23 @@ impl Engine {
 
     /// [`run_here`](Self::run_here), unless a claim has [found nothing](Self::found_nothing) since then: `None` in that case. This
     /// is asked again when it is the step's turn. Of many who wait for an item, only a few look at the store.
+    ///
+    /// Fails if the caller is `gone`, as long as nothing is written that may take effect. Where others take longer than callers wait, all of
+    /// them would else claim for those who have gone, and give that back, for ever.
     pub(super) async fn run_unless_nothing_since<T>(
         &self,
         operation: &'static str,
         since: Instant,
+        gone: Gone,
         step: impl FnMut(&mut Draft<'_>, &[u64]) -> Step<Outcome<T>>,
     ) -> Result<Option<T>> {
-        let turn = self.turn_of(&self.turn).await?;
+        let mut caller = Some(gone);
+        let turn = unless_gone(&mut caller, operation, self.turn_of(&self.turn)).await?;
         // Not also at the same instant: an item may have been posted after that look, and before this call.
         if self.found().is_some_and(|found| found > since) {
             return Ok(None);
         }
-        self.run_from(operation, Manner::Writes, Some(turn), step).await.map(Some)
+        self.run_from(operation, Manner::Writes, (Some(turn), caller), step).await.map(Some)
     }
 
     /// Notes that a look that was asked for at that time has shown that nothing is ready.
@@ -251,35 +260,41 @@ impl Engine {
         manner: Manner,
         step: impl FnMut(&mut Draft<'_>, &[u64]) -> Step<Outcome<T>>,
     ) -> Result<T> {
-        self.run_from(operation, manner, None, step).await
+        self.run_from(operation, manner, (None, None), step).await
     }
 
-    /// [`run_until_done`](Self::run_until_done) for a step that may have its turn already.
+    /// [`run_until_done`](Self::run_until_done) for a step that may have its turn already, and a caller who may go.
     async fn run_from<'a, T>(
         &'a self,
         operation: &'static str,
         manner: Manner,
-        mut turn: Option<Turn<'a>>,
+        (mut turn, mut caller): (Option<Turn<'a>>, Option<Gone>),
         mut step: impl FnMut(&mut Draft<'_>, &[u64]) -> Step<Outcome<T>>,
     ) -> Result<T> {
         let (mut precedence, mut wanted) = (Precedence::new(self, manner), Vec::new());
         let is_in_time = matches!(manner, Manner::InTime(_));
         loop {
-            if turn.is_none() {
-                turn = match manner {
-                    Manner::Writes => Some(self.turn_of(&self.turn).await?),
-                    Manner::InTime(_) => Some(self.turn_of(&self.renewing).await?),
-                    Manner::Reads => None,
-                };
-            }
-            let look = self.look(operation).await?;
-            if let Some((last, limit)) = precedence.before(&look) {
-                // Renewals do not wait for one another while they wait.
-                turn = turn.filter(|_| !is_in_time);
-                precedence.let_go_first(last, limit).await;
-                continue;
-            }
-            let mut made = self.make(operation, &look, wanted, &mut step).await?;
+            let ready = async {
+                if turn.is_none() {
+                    turn = match manner {
+                        Manner::Writes => Some(self.turn_of(&self.turn).await?),
+                        Manner::InTime(_) => Some(self.turn_of(&self.renewing).await?),
+                        Manner::Reads => None,
+                    };
+                }
+                let look = self.look(operation).await?;
+                if let Some((last, limit)) = precedence.before(&look) {
+                    // Renewals do not wait for one another while they wait.
+                    turn = turn.take().filter(|_| !is_in_time);
+                    precedence.let_go_first(last, limit).await;
+                    return Ok(None);
+                }
+                let wanted = std::mem::take(&mut wanted);
+                let made = self.make(operation, &look, wanted, &mut step).await?;
+                Ok(Some((look, made)))
+            };
+            let ready = unless_gone(&mut caller, operation, ready).await?;
+            let Some((look, mut made)) = ready else { continue };
             // A renewal adds nothing to the head, and has no time for what others have left.
             let is_sweep = made.writes.is_some() && look.head.is_cluttered() && !is_in_time;
             if is_sweep {
@@ -310,12 +325,18 @@ impl Engine {
                     // The next part of the step needs other records. Other calls of this process come first, for which it does
                     // not go first any more either: they would wait for its entry.
                     Outcome::Again => {
+                        // The part that is written may be one that a caller who goes has to give back.
+                        caller = None;
                         (precedence, wanted) = (Precedence::new(self, manner), Vec::new());
                         turn = None;
                     }
                 },
                 _ => {
-                    precedence.lost().await;
+                    let lost = async {
+                        precedence.lost().await;
+                        Ok(())
+                    };
+                    unless_gone(&mut caller, operation, lost).await?;
                     if precedence.is_too_long() {
                         let message = "others change the queue faster than it can be read";
                         let error = self.queue.error(ErrorKind::Unavailable, operation, message);
@@ -648,6 +669,20 @@ impl Drop for Engine {
 fn worth_keeping(known: Known) -> (Known, usize) {
     let bytes = known.values().flatten().map(|data| data.len()).sum::<usize>();
     if known.len() > KEPT || bytes > KEPT_BYTES { (Known::new(), 0) } else { (known, bytes) }
+}
+
+/// Fails if the caller goes before this is done.
+async fn unless_gone<T>(
+    caller: &mut Option<Gone>,
+    operation: &'static str,
+    doing: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let Some(gone) = caller else { return doing.await };
+    tokio::select! {
+        biased;
+        _ = gone => Err(Error::new(ErrorKind::Closed, operation, "nobody waits for it")),
+        done = doing => done,
+    }
 }
 
 /// What the next try reads at once: all that this try has read; nothing, if that has become too much by what earlier tries had

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::claim::{self, Ask, Seen, bring_back_then};
 use super::delivery::DELIVERY;
 use super::draft::Draft;
+use super::engine::Gone;
 use super::layout::Micros;
 use super::types::{ClaimOptions, ClaimView, duration, micros};
 use super::{ClaimId, WorkClaim, WorkQueue};
@@ -59,11 +60,12 @@ impl WorkQueue {
         &self,
         options: &ClaimOptions,
         holder: Arc<Grant>,
+        gone: Gone,
     ) -> Result<Option<WorkClaim>> {
         let (id, mut sent) = (ClaimId::random(), BootInstant::now());
         let ask = ask(id, options, holder.own_entry().seq());
         let may_be_replaced = self.session().backend.confirms();
-        let taken = match self.take(&ask, Some(&holder), &mut sent).await {
+        let taken = match self.take(&ask, Some((&holder, gone)), &mut sent).await {
             // Also if another server is in use by now.
             Ok(Some(seen)) if may_be_replaced || self.session().backend.confirms() => {
                 self.confirmed("claim", (id, 0), &holder).await.map(|()| Some(seen))
@@ -128,14 +130,16 @@ impl WorkQueue {
     }
 
     /// Brings back what the dead had, and claims. `sent`: becomes the moment from which the ttl of the claim counts, which is when the
-    /// store was asked for the time at which the items were taken. A claim of many steps may have begun long before.
+    /// store was asked for the time at which the items were taken. A claim of many steps may have begun long before. A claim that ends with the
+    /// session is given up if its caller has gone before anything is written.
     pub(super) async fn take(
         &self,
         ask: &Ask,
-        holder: Option<&Grant>,
+        caller: Option<(&Grant, Gone)>,
         sent: &mut BootInstant,
     ) -> Result<Option<Seen>> {
         let since = Instant::now();
+        let (holder, gone) = caller.unzip();
         let step = |draft: &mut Draft<'_>, entries: &[u64]| {
             *sent = draft.sent;
             if holder.is_some() {
@@ -154,8 +158,8 @@ impl WorkQueue {
             }
             Ok(taken)
         };
-        let taken = match holder {
-            Some(_) => self.engine.run_unless_nothing_since("claim", since, step).await?,
+        let taken = match gone {
+            Some(gone) => self.engine.run_unless_nothing_since("claim", since, gone, step).await?,
             None => Some(self.engine.run_here("claim", step).await?),
         };
         // Whoever has found nothing does the rest.

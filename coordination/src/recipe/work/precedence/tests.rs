@@ -203,3 +203,22 @@ async fn it_asks_for_some_of_its_tries() -> Result<()> {
     }
     Ok(())
 }
+
+/// Where a turn comes later than callers wait for a claim, each claim that nobody waits for any more would be made all the same, and be
+/// given back, while the next one waits.
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_nobody_waits_for_leaves_the_line() -> Result<()> {
+    let (here, there) = (queue("gone").await?, queue("gone").await?);
+    here.post(&[NewItem::new("item")]).await?;
+    let before = here.engine.look("test").await?.version;
+    let first = marked(&there).await?;
+    let wait = Some(COURTESY / 10);
+    assert!(here.claim_wait(ClaimOptions::default(), wait).await?.is_none());
+    tokio::time::sleep(COURTESY / 100).await;
+    assert!(here.engine.turn.try_lock().is_ok(), "it keeps others waiting");
+    first.release().await?;
+    tokio::time::sleep(2 * COURTESY).await;
+    assert_eq!(here.engine.look("test").await?.version, before, "it was claimed");
+    assert!(here.claim(ClaimOptions::default()).await?.is_some());
+    Ok(())
+}
