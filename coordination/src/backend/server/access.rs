@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::credentials::{Access, Source, Sources, TlsSources};
+use super::credentials::{Access, Sources, TlsSources};
+use super::source::Source;
 use crate::error::{Error, Result};
 use crate::url::{Host, Secret, Url};
 

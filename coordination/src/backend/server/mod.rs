@@ -31,6 +31,7 @@ pub(crate) mod places;
 pub(crate) mod reads;
 pub(crate) mod rotation;
 pub(crate) mod shared_watches;
+mod source;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) mod sql;
 pub(crate) mod stored;
