@@ -15,13 +15,12 @@ use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio_rustls::server::TlsStream;
 
 use crate::around::Peer;
 use crate::metrics;
 use crate::places::{Own, Places};
 use crate::stalled::Stalled;
-use crate::tls::{Certificate, Tls};
+use crate::tls::{Certificate, EncryptedStream, Tls};
 
 /// How long a connection may be without a request, and how long the head of one may take.
 const IDLE: Duration = Duration::from_secs(30);
@@ -87,7 +86,7 @@ pub(crate) struct Encrypted(pub(crate) TcpListener, pub(crate) Arc<Tls>);
 
 impl Listener for Encrypted {
     // Beneath TLS, which says of nothing that it was taken until all of it was.
-    type Stream = TlsStream<Stalled<TcpStream>>;
+    type Stream = EncryptedStream;
     type Opening = Pin<Box<dyn Future<Output = io::Result<Self::Stream>> + Send>>;
 
     async fn next(&self) -> io::Result<(Self::Opening, Origin)> {

@@ -1,4 +1,7 @@
 //! TLS: the certificate and the key of our listeners, which can be replaced while we run.
+//!
+//! A build without the features `tls` and `tls-ring` has `no_tls.rs` in the place of this file. The provider of cryptography is named
+//! here, and not the process's default, of which there is none where two are compiled in.
 
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
@@ -8,7 +11,10 @@ use std::time::Duration;
 
 use rustls::ServerConfig;
 use rustls::client::verify_server_name;
-use rustls::crypto::aws_lc_rs;
+#[cfg(not(feature = "tls-ring"))]
+use rustls::crypto::aws_lc_rs::default_provider;
+#[cfg(feature = "tls-ring")]
+use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::ParsedCertificate;
@@ -30,7 +36,8 @@ const PLAIN: &[u8] =
     b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n\r\n\
     This port speaks HTTPS: begin the URL with https://\n";
 
-type Encrypted = TlsStream<Stalled<TcpStream>>;
+/// A connection whose handshake is done.
+pub(crate) type EncryptedStream = TlsStream<Stalled<TcpStream>>;
 
 /// What connections are encrypted with.
 pub(crate) struct Tls {
@@ -82,7 +89,7 @@ impl Tls {
         &self,
         stream: TcpStream,
         certificate: Certificate,
-    ) -> io::Result<Encrypted> {
+    ) -> io::Result<EncryptedStream> {
         let late = |_| Err(io::Error::new(ErrorKind::TimedOut, "no handshake in time"));
         let handshake = self.handshake(stream, certificate);
         tokio::time::timeout(HANDSHAKE, handshake).await.unwrap_or_else(late)
@@ -92,7 +99,7 @@ impl Tls {
         &self,
         mut stream: TcpStream,
         certificate: Certificate,
-    ) -> io::Result<Encrypted> {
+    ) -> io::Result<EncryptedStream> {
         let mut first = [0];
         if stream.peek(&mut first).await? == 1 && first != [RECORD] {
             // What is left unread would reset the connection, and the answer with it.
@@ -125,7 +132,7 @@ fn read(files: &TlsFiles) -> Result<Certificate, String> {
     let pem = std::fs::read(&files.key).map_err(|e| unreadable(&key.to_string(), e))?;
     let private = PrivateKeyDer::from_pem_slice(&pem)
         .map_err(|_| format!("there is no private key in PEM in {key}"))?;
-    let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+    let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?
         .with_no_client_auth()

@@ -67,7 +67,8 @@ impl Coordinator {
     /// a session at the store, that session ends with its lease.
     ///
     /// * [`ErrorKind::Config`]: the URL or an option is wrong.
-    /// * [`ErrorKind::Unsupported`]: the scheme's feature is off, or `require` is not met.
+    /// * [`ErrorKind::Unsupported`]: the scheme's feature is off, the URL asks for TLS and the feature `tls` is off, or `require` is
+    ///   not met.
     /// * [`ErrorKind::Dns`], [`Refused`](ErrorKind::Refused), [`Unavailable`](ErrorKind::Unavailable),
     ///   [`Tls`](ErrorKind::Tls), [`Auth`](ErrorKind::Auth), [`Permission`](ErrorKind::Permission):
     ///   the store cannot be used, for the reason that the kind names.

@@ -43,14 +43,17 @@
 //! | `memory://[name]` | a map in this process, for tests | tasks and threads | `memory` |
 //! | `file:///dir` | a directory on a local file system | processes of one host | `file` |
 //! | `etcd://h1:2379,h2:2379/namespace` | etcd 3.4 or newer | processes of many hosts | `etcd` |
-//! | `etcds://…` | the same by TLS | processes of many hosts | `etcd` |
+//! | `etcds://…` | the same by TLS | processes of many hosts | `etcd`, `tls` |
 //! | `zookeeper://h1:2181,h2:2181/namespace` | ZooKeeper 3.6 or newer | processes of many hosts | `zookeeper` |
-//! | `zookeeper+tls://…` | the same by TLS | processes of many hosts | `zookeeper` |
+//! | `zookeeper+tls://…` | the same by TLS | processes of many hosts | `zookeeper`, `tls` |
 //! | `consul://h1:8500,h2:8500/namespace` | Consul 1.8 or newer | processes of many hosts | `consul` |
-//! | `consul+https://…` | the same by TLS | processes of many hosts | `consul` |
-//! | `redis://host/0`, `rediss://…`, `redis+unix:///path` | Redis 6 or newer | processes of many hosts | `redis` |
+//! | `consul+https://…` | the same by TLS | processes of many hosts | `consul`, `tls` |
+//! | `redis://host/0`, `redis+unix:///path` | Redis 6 or newer | processes of many hosts | `redis` |
+//! | `rediss://…` | the same by TLS | processes of many hosts | `redis`, `tls` |
 //! | `postgres://user@h1,h2/database`, `postgresql://…` | PostgreSQL 12 or newer | processes of many hosts | `postgres` |
 //! | `mysql://user@h1,h2/database`, `mariadb://…` | MariaDB 10.6, MySQL 8.0 or newer | processes of many hosts | `mysql` |
+//!
+//! PostgreSQL and MySQL on another host than this need `tls`, too, unless the URL turns TLS off.
 //!
 //! `etcd3+http` and `etcd3+https` are other names of `etcd` and `etcds`, `zk` and `kazoo` of `zookeeper`. A user
 //! and a password go before the hosts: `etcd://user:password@host/namespace`. In them, `/`, `?`, `#` and `%` are
@@ -103,8 +106,16 @@
 //!
 //! `memory`, `file` and `macros` (the attribute) are on by default. `testing` gives each test a coordinator of its own, which can be
 //! broken on demand: the module of that name, and `docs/testing-your-code.md` in the repository. `etcd`, `zookeeper`, `consul`, `redis`, `postgres` and `mysql` are
-//! off by default, because building them needs a C compiler, and building `etcd` also needs the program `protoc` (Debian:
-//! `protobuf-compiler` and `libprotobuf-dev`). With `metrics`, off by default too, the library counts and measures what it does
+//! off by default, because each brings the crate of a client, and building `etcd` needs the program `protoc` (Debian:
+//! `protobuf-compiler` and `libprotobuf-dev`).
+//!
+//! `tls` brings TLS for these stores, with aws-lc-rs as the provider of cryptography, and `tls-ring` with ring, also where both are on.
+//! Building either needs a C compiler, so both are off by default. Without them a URL that asks for TLS is refused
+//! ([`ErrorKind::Unsupported`]), and so is PostgreSQL or MySQL on another host whose URL does not turn TLS off: nothing falls back to
+//! plain text. ZooKeeper's client crate brings aws-lc-rs with `tls-ring`, too. The client crates of etcd, MySQL and ZooKeeper use the
+//! process's default provider of `rustls` where the program has set one; for the last two the library sets it if nobody has.
+//!
+//! With `metrics`, off by default too, the library counts and measures what it does
 //! for the recorder of the `metrics` facade that the program has installed, such as an exporter for Prometheus; see
 //! `docs/metrics.md` in the repository. With `stream`, what is watched is also a stream: [`Terms`], [`ValueWatch`], [`GroupWatch`],
 //! [`RejoiningMembership`] and [`StateWatch`] have `into_stream`.

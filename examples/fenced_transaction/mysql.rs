@@ -3,7 +3,7 @@
 //! One of them is stopped for three leases between taking the lock and writing (`demo.rs`). What it writes then is refused by the
 //! database.
 //!
-//! `COORDINATION_URL=mysql://user@host/database cargo run --example fenced_transaction_mysql --features mysql`
+//! `COORDINATION_URL=mysql://user@localhost/database cargo run --example fenced_transaction_mysql --features mysql`
 
 mod demo;
 

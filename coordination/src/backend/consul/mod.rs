@@ -70,6 +70,8 @@ mod pool;
 mod request;
 mod rights;
 mod sessions;
+#[cfg_attr(not(feature = "_tls"), path = "no_tls.rs")]
+mod tls;
 mod txn;
 mod values;
 mod watching;

@@ -6,7 +6,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use reqwest::{Certificate, Client, ClientBuilder, Identity, redirect, retry};
+use reqwest::{Client, redirect, retry};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::timeout;
 
@@ -14,9 +14,11 @@ use super::config::headers;
 use super::crowding::{Crowding, FULL};
 use super::error::{failure, garbled};
 use super::request::{Answer, Request, parsed};
+use super::tls::with_tls;
 use crate::backend::server::connections::Failure;
-use crate::backend::server::credentials::{Access, Credentials, Tls};
+use crate::backend::server::credentials::{Access, Credentials};
 use crate::backend::server::places::Place;
+use crate::backend::server::tls::Tls;
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key;
 use crate::panics::caught;
@@ -85,10 +87,10 @@ impl Pool {
         crowding: &Arc<Crowding>,
     ) -> Result<Self> {
         let mut shown = host.clone();
-        if let Some(name) = credentials.tls.as_ref().and_then(|tls| tls.server_name.clone()) {
+        if let Some(name) = credentials.tls.as_ref().and_then(Tls::server_name) {
             // The server's certificate has this name in place of the host's. The HTTP client compares the certificate with the
             // name in the request's URL, so requests are sent to this name; `client` maps the name to the host's address.
-            shown.name = name;
+            shown.name = name.to_owned();
         }
         let scheme = if access.is_secure() { "https" } else { "http" };
         Ok(Self(Arc::new(Inner {
@@ -374,30 +376,11 @@ fn client(
         .pool_max_idle_per_host(idle)
         .pool_idle_timeout(idle_timeout)
         .default_headers(headers(credentials)?);
-    builder = match &credentials.tls {
-        Some(tls) => with_tls(builder, tls)?,
-        // Without TLS no certificates are needed, so the system's are not read.
-        None => builder.tls_certs_only([]),
-    };
+    builder = with_tls(builder, credentials.tls.as_ref())?;
     if let Some(address) = place.address {
         builder = builder.resolve(&shown.name, address);
     }
-    builder.build().map_err(|_| {
-        Error::config("`ca`, `cert` or `key`: not certificates and a key that go together")
-    })
-}
-
-fn with_tls(builder: ClientBuilder, tls: &Tls) -> Result<ClientBuilder> {
-    let broken =
-        |option: &'static str| move |_| Error::config(format!("option `{option}`: not PEM"));
-    let mut builder = builder;
-    if let Some(ca) = &tls.ca {
-        let certificates = Certificate::from_pem_bundle(ca).map_err(broken("ca"))?;
-        builder = builder.tls_certs_only(certificates);
-    }
-    if let Some((cert, key)) = &tls.identity {
-        let pem = [cert.as_slice(), b"\n", key.expose().as_bytes()].concat();
-        builder = builder.identity(Identity::from_pem(&pem).map_err(broken("cert"))?);
-    }
-    Ok(builder)
+    builder
+        .build()
+        .map_err(|error| Error::config("the HTTP client cannot be set up").with_source(error))
 }

@@ -10,10 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use etcd_client::{
-    Certificate, Client, ConnectOptions, Error as EtcdError, GetOptions, Identity, StatusResponse,
-    TlsOptions,
-};
+use etcd_client::{Client, ConnectOptions, Error as EtcdError, GetOptions, StatusResponse};
 use rand::seq::SliceRandom;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
@@ -21,12 +18,14 @@ use tokio::time::timeout;
 use super::config::Config;
 use super::error::{failure, is_authentication_off, is_token_stale, is_user_missing};
 use super::origin::Origin;
+use super::tls::with_tls;
 use super::txn::revision_in;
 use crate::backend::server::connections::{self, Failure, Link};
-use crate::backend::server::credentials::{Access, Credentials, Tls};
+use crate::backend::server::credentials::{Access, Credentials};
 use crate::backend::server::patience;
 use crate::backend::server::places::Place;
 use crate::backend::server::rotation::Turn;
+use crate::backend::server::tls::Tls;
 use crate::config::Settings;
 use crate::env;
 use crate::error::{Error, ErrorKind, Result};
@@ -136,7 +135,7 @@ impl Endpoints {
             options = options.with_user(user, password.expose());
         }
         if let Some(tls) = &credentials.tls {
-            options = options.with_tls(tls_options(tls, host));
+            options = with_tls(options, tls, host);
         }
         let named = self.endpoint(host);
         match place.address {
@@ -152,7 +151,7 @@ impl Endpoints {
     /// Whether the server knows us as somebody who may lack rights: as a user, or by the name in our certificate.
     pub(super) fn may_be_refused(&self) -> bool {
         let credentials = self.access.used();
-        self.user.is_some() || credentials.tls.as_ref().is_some_and(|tls| tls.identity.is_some())
+        self.user.is_some() || credentials.tls.as_ref().is_some_and(Tls::has_identity)
     }
 
     /// Notes a revision with which the store has answered.
@@ -361,20 +360,6 @@ pub(super) fn early_expiry(version: &str) -> Option<&'static str> {
         (3, 5, patch) if patch < 13 => Some(PAUSED_LEADER),
         _ => None,
     }
-}
-
-fn tls_options(tls: &Tls, host: &Host) -> TlsOptions {
-    // The certificate is checked against the host's name, even if the connection goes to one of its addresses.
-    let name = tls.server_name.as_ref().unwrap_or(&host.name);
-    let mut options = TlsOptions::new().domain_name(name);
-    options = match &tls.ca {
-        Some(ca) => options.ca_certificate(Certificate::from_pem(ca)),
-        None => options.with_enabled_roots(),
-    };
-    if let Some((cert, key)) = &tls.identity {
-        options = options.identity(Identity::from_pem(cert, key.expose()));
-    }
-    options
 }
 
 #[cfg(test)]

@@ -59,6 +59,8 @@ mod keys;
 mod origin;
 mod rights;
 mod sessions;
+#[cfg_attr(not(feature = "_tls"), path = "no_tls.rs")]
+mod tls;
 mod txn;
 mod values;
 mod watching;

@@ -63,7 +63,8 @@ fn database(path: &str) -> Result<Database> {
     }
 }
 
-#[cfg(test)]
+// Hosts elsewhere are asked for TLS.
+#[cfg(all(test, feature = "_tls"))]
 mod tests {
     use super::*;
     use crate::url::Host;

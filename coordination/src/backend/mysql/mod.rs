@@ -69,6 +69,8 @@ mod error;
 mod link;
 mod polls;
 mod statement;
+#[cfg_attr(not(feature = "_tls"), path = "no_tls.rs")]
+mod tls;
 mod watching;
 
 use std::net::SocketAddr;

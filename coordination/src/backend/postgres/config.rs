@@ -84,7 +84,8 @@ fn check_target(option: Option<&str>) -> Result<()> {
     }
 }
 
-#[cfg(test)]
+// Hosts elsewhere are asked for TLS.
+#[cfg(all(test, feature = "_tls"))]
 mod tests {
     use super::*;
     use crate::url::Host;

@@ -2,25 +2,20 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::crypto::aws_lc_rs;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_postgres::config::SslMode;
 use tokio_postgres::tls::NoTlsStream;
 use tokio_postgres::{Connection, NoTls};
-use tokio_rustls::TlsConnector;
 
 use super::client::Postgres;
 use super::error::{failure, is_not_spoken};
 use crate::backend::server::cause::{causes, connection_kind, is_hang_up};
 use crate::backend::server::connections::Failure;
-use crate::backend::server::credentials::{Credentials, Tls};
+use crate::backend::server::credentials::Credentials;
+use crate::backend::server::tls::{self, Tls};
 use crate::env::keepalive::probe_if_silent;
 use crate::error::{Error, ErrorKind};
 use crate::url::Host;
@@ -90,39 +85,8 @@ async fn secured(
         let message = "the server has no TLS; `sslmode=disable` does without";
         return Err(Failure::broken(Error::new(ErrorKind::Tls, "connect", message)));
     }
-    let connector = TlsConnector::from(Arc::new(client_config(tls).map_err(Failure::broken)?));
-    let name = tls.server_name.clone().unwrap_or_else(|| host.name.clone());
-    let name = ServerName::try_from(name).map_err(|error| {
-        let message = "the server's name is none that a certificate could have";
-        Failure::broken(Error::new(ErrorKind::Tls, "connect", message).with_source(error))
-    })?;
-    let secured = connector.connect(name, stream).await.map_err(|error| unreachable_at(&error))?;
-    Ok(Box::new(secured))
-}
-
-fn client_config(tls: &Tls) -> Result<ClientConfig, Error> {
-    let wrong = |error: rustls::Error| {
-        Error::new(ErrorKind::Tls, "connect", "TLS cannot be set up").with_source(error)
-    };
-    let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
-    let builder = builder.with_safe_default_protocol_versions().map_err(wrong)?;
-    let builder = builder.with_root_certificates(trusted(tls));
-    let Some((cert, key)) = &tls.identity else { return Ok(builder.with_no_client_auth()) };
-    // Certificates that cannot be parsed are left out. That the file has at least one that can be parsed was checked when the file
-    // was read.
-    let chain = CertificateDer::pem_slice_iter(cert).flatten().collect();
-    let key = PrivateKeyDer::from_pem_slice(key.expose().as_bytes())
-        .map_err(|_| Error::config("option `key`: there is no private key in PEM"))?;
-    builder.with_client_auth_cert(chain, key).map_err(wrong)
-}
-
-fn trusted(tls: &Tls) -> RootCertStore {
-    let mut roots = RootCertStore::empty();
-    match &tls.ca {
-        Some(ca) => roots.add_parsable_certificates(CertificateDer::pem_slice_iter(ca).flatten()),
-        None => roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs),
-    };
-    roots
+    let secured = tls::secured(stream, tls, &host.name).await;
+    Ok(Box::new(secured.map_err(|error| unreachable_at(&error))?))
 }
 
 fn unreachable_at(error: &io::Error) -> Failure {

@@ -5,13 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use redis::aio::AsyncPushSender;
-use redis::io::AsyncDNSResolver;
-use redis::io::tcp::TcpSettings;
-use redis::{
-    AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo,
-    IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo, RedisError, RedisFuture,
-    TlsCertificates, Value,
-};
+use redis::{AsyncConnectionConfig, ProtocolVersion, RedisConnectionInfo, RedisError, Value};
 use tokio::time::timeout;
 
 use super::config::{Config, Place};
@@ -20,34 +14,13 @@ use super::raw_connection::RawConnection;
 use super::server::Server;
 use super::topology::{Topology, nodes_in};
 use crate::backend::server::connections::Failure;
-use crate::backend::server::credentials::{Credentials, Tls};
-use crate::env::names;
+use crate::backend::server::credentials::Credentials;
+use crate::backend::server::tls::Tls;
 use crate::error::{Error, ErrorKind};
 use crate::url::Host;
 
 /// How long [`speaks_otherwise`](Config::speaks_otherwise) waits for an answer to its trial connection.
 const OTHERWISE: Duration = Duration::from_secs(2);
-
-/// Tells the client crate to which addresses to connect with TLS: to the given address, or else to those that are found for the
-/// name of this host. It ignores the name for which the crate asks, because that is the name in the certificate (`server_name`),
-/// which may not be the host's.
-struct Resolver(Host, Option<SocketAddr>);
-
-impl AsyncDNSResolver for Resolver {
-    fn resolve<'a, 'b: 'a>(
-        &'a self,
-        _host: &'b str,
-        port: u16,
-    ) -> RedisFuture<'a, Box<dyn Iterator<Item = SocketAddr> + Send + 'a>> {
-        Box::pin(async move {
-            let found = match self.1 {
-                Some(address) => vec![address],
-                None => names::addresses(&self.0.name, port).await?,
-            };
-            Ok(Box::new(found.into_iter()) as Box<dyn Iterator<Item = SocketAddr> + Send>)
-        })
-    }
-}
 
 impl Config {
     /// How many places are tried one after the other: the hosts of the URL, or one if the URL has a socket or Sentinels.
@@ -110,9 +83,13 @@ impl Config {
     pub(super) async fn speaks_otherwise(&self) -> bool {
         let (Place::Hosts(hosts) | Place::Sentinels(hosts, _)) = &self.place else { return false };
         let Ok(host) = host_at(hosts, 0) else { return false };
-        let tls = Tls::default();
-        let otherwise = (!self.access.is_secure()).then_some(&tls);
-        let opening = open_at((host, None), anonymous(), otherwise, AsyncConnectionConfig::new());
+        let otherwise = if self.access.is_secure() { None } else { Tls::trial() };
+        if otherwise.is_none() && !self.access.is_secure() {
+            // This build has no TLS to try.
+            return false;
+        }
+        let config = AsyncConnectionConfig::new();
+        let opening = open_at((host, None), anonymous(), otherwise.as_ref(), config);
         // It counts as an answer if the server refuses the login, or if it shows a certificate that cannot be verified: both show
         // that the server understands this kind of connection.
         let is_answer =
@@ -144,41 +121,8 @@ pub(super) async fn open_at(
     tls: Option<&Tls>,
     config: AsyncConnectionConfig,
 ) -> Result<RawConnection, Failure> {
-    let config = unlimited(config);
-    let opened = match tls {
-        None => RawConnection::by_tcp((host, address), &login, config).await,
-        Some(tls) => open_by_tls((host, address), login, tls, config).await,
-    };
+    let opened = RawConnection::by_tcp((host, address), &login, tls, unlimited(config)).await;
     opened.map_err(|error| failure("connect", &error))
-}
-
-/// Connects with TLS, over a socket of the client crate. Without TLS, `RawConnection` has a socket of its own, which keeps the
-/// error that a server may send at once and before it closes the connection. With TLS that is not needed: a server sends nothing
-/// readable before the handshake.
-async fn open_by_tls(
-    (host, address): (&Host, Option<SocketAddr>),
-    login: RedisConnectionInfo,
-    tls: &Tls,
-    config: AsyncConnectionConfig,
-) -> Result<RawConnection, RedisError> {
-    let named = ConnectionAddr::TcpTls {
-        host: tls.server_name.clone().unwrap_or_else(|| host.name.clone()),
-        port: host.port.unwrap_or_default(),
-        insecure: false,
-        tls_params: None,
-    };
-    let info = named.into_connection_info()?;
-    // Turns off Nagle's algorithm: the kernel then sends each request at once. A caller waits for the answer to each.
-    let info: ConnectionInfo =
-        info.set_redis_settings(login).set_tcp_settings(TcpSettings::default().set_nodelay(true));
-    let client_tls = tls.identity.as_ref().map(|(cert, key)| ClientTlsConfig {
-        client_cert: cert.clone(),
-        client_key: key.expose().as_bytes().to_vec(),
-    });
-    let certificates = TlsCertificates { client_tls, root_cert: tls.ca.clone() };
-    let client = Client::build_with_tls(info, certificates)?;
-    let config = config.set_dns_resolver(Resolver(host.clone(), address));
-    client.get_multiplexed_async_connection_with_config(&config).await.map(RawConnection::from)
 }
 
 /// Turns off the client crate's time limits: this library has its own limits for calls and for making a connection.

@@ -1,5 +1,5 @@
-//! Connections of the client crate, over sockets of our own, which keep the error that a server may send before it closes the
-//! connection.
+//! Connections of the client crate, over sockets of our own, with or without TLS, which keep the error that a server may send before
+//! it closes the connection.
 //!
 //! A server with too many clients sends an error and closes the connection at once, before it has read anything. Then writing our
 //! first request may fail, upon which the client crate stops and never reads the server's error. Or the crate reads that error, but
@@ -23,6 +23,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::task::{AbortHandle, JoinSet};
 
+use crate::backend::server::tls::{Tls, secured};
 use crate::env::{local_socket, names};
 use crate::url::Host;
 
@@ -33,9 +34,8 @@ const LONGEST_LINE: usize = 512;
 #[derive(Clone)]
 pub(super) struct RawConnection {
     redis: MultiplexedConnection,
-    /// The task that reads and writes on the socket, so that the last clone can end it; `None`: the client crate has started the
-    /// task, and ends it itself.
-    _task: Option<Arc<Task>>,
+    /// The task that reads and writes on the socket, so that the last clone can end it.
+    _task: Arc<Task>,
 }
 
 struct Task(AbortHandle);
@@ -54,17 +54,21 @@ struct HeardOut<S> {
 struct FirstLine(Mutex<Vec<u8>>);
 
 impl RawConnection {
-    /// Connects to `host` and logs in. If `address` is given, connects to that address only; otherwise tries all addresses of the
-    /// host, and uses the first that answers.
+    /// Connects to `host` and logs in, with TLS if `tls` is `Some`. If `address` is given, connects to that address only; otherwise
+    /// tries all addresses of the host, and uses the first that answers.
     pub(super) async fn by_tcp(
         (host, address): (&Host, Option<SocketAddr>),
         login: &RedisConnectionInfo,
+        tls: Option<&Tls>,
         config: AsyncConnectionConfig,
     ) -> Result<Self, RedisError> {
         let socket = dial(host, address).await?;
         // Turns off Nagle's algorithm: the kernel then sends each request at once. A caller waits for the answer to each.
         socket.set_nodelay(true)?;
-        Self::over(socket, login, config).await
+        match tls {
+            None => Self::over(socket, login, config).await,
+            Some(tls) => Self::over(secured(socket, tls, &host.name).await?, login, config).await,
+        }
     }
 
     pub(super) async fn by_socket(
@@ -91,7 +95,7 @@ impl RawConnection {
             _ => error,
         })?;
         let task = Task(tokio::spawn(work).abort_handle());
-        Ok(Self { redis, _task: Some(Arc::new(task)) })
+        Ok(Self { redis, _task: Arc::new(task) })
     }
 }
 
@@ -111,14 +115,6 @@ async fn dial(host: &Host, address: Option<SocketAddr>) -> io::Result<TcpStream>
         }
     }
     Err(failed.unwrap_or_else(|| io::Error::other("the host has no address")))
-}
-
-impl From<MultiplexedConnection> for RawConnection {
-    /// Wraps a connection that the client crate has made itself. The crate has started the task that reads and writes, and ends it
-    /// too.
-    fn from(redis: MultiplexedConnection) -> Self {
-        Self { redis, _task: None }
-    }
 }
 
 impl Drop for Task {
@@ -208,8 +204,18 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for HeardOut<S> {
         }
     }
 
+    /// With TLS, what was written may reach the socket only here.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_flush(context)
+        if self.is_closed {
+            return Poll::Ready(Ok(()));
+        }
+        match ready!(Pin::new(&mut self.socket).poll_flush(context)) {
+            Err(error) if is_end(&error) => {
+                self.is_closed = true;
+                Poll::Ready(Ok(()))
+            }
+            flushed => Poll::Ready(flushed),
+        }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -245,7 +251,7 @@ mod tests {
         let login = RedisConnectionInfo::default().set_db(database);
         let host = Host { name: "127.0.0.1".to_owned(), port: Some(address.port()) };
         let config = AsyncConnectionConfig::new();
-        let made = RawConnection::by_tcp((&host, Some(address)), &login, config).await;
+        let made = RawConnection::by_tcp((&host, Some(address)), &login, None, config).await;
         serving.await.expect("no panic");
         made.err().expect("it is refused")
     }
@@ -269,7 +275,7 @@ mod tests {
         let host = Host { name: "127.0.0.1".to_owned(), port: Some(address.port()) };
         let login = RedisConnectionInfo::default().set_skip_set_lib_name();
         let config = AsyncConnectionConfig::new();
-        let made = RawConnection::by_tcp((&host, Some(address)), &login, config).await;
+        let made = RawConnection::by_tcp((&host, Some(address)), &login, None, config).await;
         let connection = made.expect("nothing is to be asked");
         let (mut socket, _) = listener.accept().await.expect("it has come");
         let mut other = connection.clone();

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use super::credentials::{Access, Sources, TlsSources};
+use super::credentials::{Access, Sources};
 use super::source::Source;
+use super::tls::{self, TlsSources};
 use crate::error::{Error, Result};
 use crate::url::{Host, Secret, Url};
 
@@ -38,24 +39,16 @@ pub(crate) fn access(
 
 fn tls(url: &mut Url, secure: bool, scheme: &str) -> Result<Option<TlsSources>> {
     let options = TLS_OPTIONS.map(|name| url.take_option(name));
-    if !secure {
-        if options.iter().any(Option::is_some) {
-            return Err(Error::config(format!(
-                "`ca`, `cert`, `key` and `server_name` are for TLS: use {scheme}:// with them"
-            )));
-        }
+    if !secure && options.iter().all(Option::is_none) {
         return Ok(None);
     }
-    let [ca, cert, key, server_name] = options;
-    let identity = match (cert, key) {
-        (Some(cert), Some(key)) => {
-            Some((Source::named("cert", &cert)?, Source::named("key", &key)?))
-        }
-        (None, None) => None,
-        _ => return Err(Error::config("`cert` and `key` go together: give both or none")),
-    };
-    let ca = ca.map(|path| Source::named("ca", &path)).transpose()?;
-    Ok(Some(TlsSources { ca, identity, server_name }))
+    // In a build without TLS, whatever asks for it is refused below.
+    if !secure && tls::LACKING.is_none() {
+        return Err(Error::config(format!(
+            "`ca`, `cert`, `key` and `server_name` are for TLS: use {scheme}:// with them"
+        )));
+    }
+    TlsSources::named(options).map(Some)
 }
 
 /// The namespace that the URL's path names.
@@ -97,7 +90,7 @@ pub(crate) fn user(url: &Url, access: &Access) -> Result<Option<String>> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "_tls"))]
 mod tests {
     use super::*;
 

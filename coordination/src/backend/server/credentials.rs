@@ -9,14 +9,9 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use rustls::RootCertStore;
-use rustls::crypto::aws_lc_rs::sign::any_supported_type;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::sign::CertifiedKey;
-
 use super::source::Source;
-use crate::error::{Error, Result};
+use super::tls::{Tls, TlsSources};
+use crate::error::Result;
 use crate::url::Secret;
 
 /// If a call is refused, and the files hold new credentials, the connection is given up, and another one is made with the new
@@ -29,16 +24,6 @@ pub(crate) struct Credentials {
     pub(crate) password: Option<Secret>,
     /// `Some` if TLS is used.
     pub(crate) tls: Option<Tls>,
-}
-
-/// The contents of the PEM files that the URL names, and the name that the server's certificate must have.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Tls {
-    /// The certificates of the authorities to trust; `None`: those that the system trusts.
-    pub(crate) ca: Option<Vec<u8>>,
-    /// Our own certificate with its chain, and its private key.
-    pub(crate) identity: Option<(Vec<u8>, Secret)>,
-    pub(crate) server_name: Option<String>,
 }
 
 /// The sources of the credentials, and the credentials in use.
@@ -56,13 +41,6 @@ pub(crate) struct Sources {
     pub(super) tls: Option<TlsSources>,
     /// A further check of the password, for the one store (Consul) on which not every text can be a password.
     pub(super) check: Option<fn(&Secret) -> Result<()>>,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct TlsSources {
-    pub(super) ca: Option<Source>,
-    pub(super) identity: Option<(Source, Source)>,
-    pub(super) server_name: Option<String>,
 }
 
 #[derive(Debug)]
@@ -170,10 +148,7 @@ impl State {
 
 impl Sources {
     fn has_files(&self) -> bool {
-        let tls = self.tls.iter().flat_map(|tls| {
-            let identity = tls.identity.iter().flat_map(|(cert, key)| [cert, key]);
-            tls.ca.iter().chain(identity)
-        });
+        let tls = self.tls.iter().flat_map(TlsSources::each);
         self.password.iter().chain(tls).any(|source| matches!(source, Source::File { .. }))
     }
 
@@ -186,45 +161,6 @@ impl Sources {
         }
         let tls = self.tls.as_ref().map(TlsSources::read).transpose()?;
         Ok(Credentials { password, tls })
-    }
-}
-
-impl TlsSources {
-    fn read(&self) -> Result<Tls> {
-        let ca = self.ca.as_ref().map(Source::read).transpose()?;
-        if ca.as_ref().is_some_and(|ca| !is_authority(ca)) {
-            return Err(Error::config("option `ca`: the file has no certificate in PEM"));
-        }
-        let identity = match &self.identity {
-            None => None,
-            Some((cert, key)) => Some(identity(cert.read()?, key.text()?)?),
-        };
-        Ok(Tls { ca, identity, server_name: self.server_name.clone() })
-    }
-}
-
-fn is_authority(pem: &[u8]) -> bool {
-    let (taken, _) = RootCertStore::empty()
-        .add_parsable_certificates(CertificateDer::pem_slice_iter(pem).flatten());
-    taken > 0
-}
-
-/// Checks that the certificate and the key belong together. They do not belong together if one file was replaced already and the
-/// other was not.
-fn identity(cert: Vec<u8>, key: Secret) -> Result<(Vec<u8>, Secret)> {
-    let wrong = |message| Error::config(format!("options `cert` and `key`: {message}"));
-    let chain: Vec<_> = CertificateDer::pem_slice_iter(&cert).flatten().collect();
-    if chain.is_empty() {
-        return Err(wrong("there is no certificate in PEM"));
-    }
-    let private = PrivateKeyDer::from_pem_slice(key.expose().as_bytes())
-        .map_err(|_| wrong("there is no private key in PEM"))?;
-    let private = any_supported_type(&private).map_err(|_| wrong("no such key is supported"))?;
-    match CertifiedKey::new(chain, private).keys_match() {
-        Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::KeyMismatch)) => {
-            Err(wrong("the key is not the certificate's"))
-        }
-        _ => Ok((cert, key)),
     }
 }
 
@@ -294,13 +230,5 @@ mod tests {
         assert_eq!(password(&access.newest()), "one");
         assert!(!access.are_others());
         Ok(())
-    }
-
-    #[test]
-    fn what_is_no_certificate_is_of_no_use() {
-        assert!(!is_authority(b"-----BEGIN CERTIFICATE-----"));
-        let key = Secret::new("secret-canary".to_owned());
-        let error = identity(b"none".to_vec(), key).expect_err("there is none");
-        assert!(!format!("{error:?}").contains("canary"), "{error:?}");
     }
 }

@@ -1,7 +1,7 @@
 //! Code that several stores with servers share.
 //!
 //! Nearly all of this code is compiled as soon as one of these stores is enabled, but each store uses only a part of it, and the
-//! compiler would warn about the rest. So the warning about unused code is turned off, except in a build with all of these stores,
+//! compiler would warn about the rest. So the warning about unused code is turned off, except in a build with all of these stores and TLS,
 //! such as the build of `tests/lint`.
 #![cfg_attr(
     not(all(
@@ -10,7 +10,8 @@
         feature = "mysql",
         feature = "postgres",
         feature = "redis",
-        feature = "zookeeper"
+        feature = "zookeeper",
+        feature = "_tls"
     )),
     allow(dead_code)
 )]
@@ -35,6 +36,8 @@ mod source;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) mod sql;
 pub(crate) mod stored;
+#[cfg_attr(not(feature = "_tls"), path = "no_tls.rs")]
+pub(crate) mod tls;
 #[cfg(any(feature = "consul", feature = "etcd"))]
 pub(crate) mod txn_kv;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "redis"))]

@@ -118,10 +118,7 @@ impl Connector {
             connector = connector.with_auth("digest", &self.identity.digest(password));
         }
         self.identity.offer();
-        let client = match self.identity.tls_options() {
-            Some(tls) => connector.with_tls(tls).secure_connect(&servers).await?,
-            None => connector.connect(&servers).await?,
-        };
+        let client = self.identity.connect(connector, &servers).await?;
         self.identity.connected();
         let ttl = client.session_timeout();
         Ok(Connection {

@@ -9,14 +9,12 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use zookeeper_client::{
-    Client, Error as ZooKeeperError, TlsCa, TlsCerts, TlsDynamicCerts, TlsIdentity, TlsOptions,
-};
+use zookeeper_client::{Client, Connector, Error as ZooKeeperError};
 
 use super::config::Config;
-use super::probe::{authorities, choose_provider};
-use crate::backend::server::credentials::{Access, Credentials, Tls};
-use crate::error::{Error, Result};
+use super::tls::Certs;
+use crate::backend::server::credentials::{Access, Credentials};
+use crate::error::Result;
 use crate::url::Secret;
 
 /// How long the crate tries to connect with one set of certificates before it gets the next set. Within this time it tries several
@@ -30,7 +28,7 @@ pub(super) struct Identity {
     user: Option<String>,
     access: Arc<Access>,
     /// The certificates with which the client crate connects, and which can be exchanged at any time. `None`: no TLS.
-    certs: Option<TlsDynamicCerts>,
+    certs: Option<Certs>,
     offered: Mutex<Offered>,
 }
 
@@ -69,11 +67,11 @@ impl Identity {
     pub(super) fn new(config: &Config) -> Result<Self> {
         let access = Arc::clone(&config.access);
         let credentials = access.used();
-        let certs = credentials.tls.as_ref().map(certs).transpose()?;
+        let certs = credentials.tls.as_ref().map(Certs::new).transpose()?;
         Ok(Self {
             user: config.user.clone(),
             access,
-            certs: certs.map(TlsDynamicCerts::new),
+            certs,
             offered: Mutex::new(Offered {
                 known: VecDeque::from([credentials]),
                 turn: 0,
@@ -91,9 +89,16 @@ impl Identity {
         Arc::clone(self.offered().current())
     }
 
-    /// The options for TLS with which the client crate connects; `None`: no TLS.
-    pub(super) fn tls_options(&self) -> Option<TlsOptions> {
-        self.certs.as_ref().map(|certs| TlsOptions::new().with_certs(certs.clone()))
+    /// Connects with the client crate, with TLS if the URL says so.
+    pub(super) async fn connect(
+        &self,
+        connector: Connector,
+        servers: &str,
+    ) -> Result<Client, ZooKeeperError> {
+        match &self.certs {
+            Some(certs) => certs.connect(connector, servers).await,
+            None => connector.connect(servers).await,
+        }
     }
 
     /// The password that the URL or its file has now; `None`: there is no user.
@@ -118,10 +123,8 @@ impl Identity {
         let before = Arc::clone(offered.current());
         offered.next(self.access.newest());
         let next = Arc::clone(offered.current());
-        // An error is unlikely, because the files were checked when they were read. If there is one, the crate keeps the
-        // certificates that it has.
         if next != before
-            && let Some(Ok(next)) = next.tls.as_ref().map(self::certs)
+            && let Some(next) = &next.tls
         {
             certs.update(next);
         }
@@ -185,25 +188,6 @@ impl Offered {
             self.turn = (self.turn + 1) % self.known.len();
         }
     }
-}
-
-fn certs(tls: &Tls) -> Result<TlsCerts> {
-    let wrong = |option: &str, error: ZooKeeperError| {
-        Error::config(format!("option `{option}`: the file has no use: {error}"))
-    };
-    let text = |option: &str, pem: &[u8]| {
-        String::from_utf8(pem.to_vec())
-            .map_err(|_| Error::config(format!("option `{option}`: the file is not PEM text")))
-    };
-    choose_provider();
-    let ca =
-        TlsCa::from_pem(&text("ca", &authorities(tls))?).map_err(|error| wrong("ca", error))?;
-    let mut builder = TlsCerts::builder().with_ca(ca);
-    if let Some((cert, key)) = &tls.identity {
-        let identity = TlsIdentity::from_pem(&text("cert", cert)?, key.expose());
-        builder = builder.with_identity(identity.map_err(|error| wrong("cert` and `key", error))?);
-    }
-    builder.build().map_err(|error| wrong("ca", error))
 }
 
 #[cfg(test)]

@@ -81,6 +81,8 @@ mod rights;
 mod sessions;
 mod siblings;
 mod thread;
+#[cfg_attr(not(feature = "_tls"), path = "no_tls.rs")]
+mod tls;
 mod tree;
 mod unwatched;
 mod values;

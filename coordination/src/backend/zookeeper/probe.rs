@@ -8,21 +8,17 @@
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use data_encoding::BASE64;
 use rand::seq::SliceRandom;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::time::{Instant, timeout_at};
 
 use super::config::Config;
+use super::tls::{HANGS_UP, Handshake, is_tls};
 use crate::backend::server::cause::{causes, connection_kind};
-use crate::backend::server::credentials::Tls;
+use crate::backend::server::tls::Tls;
 use crate::env::{self, names};
 use crate::error::{Error, ErrorKind, Result};
 use crate::url::Host;
@@ -56,7 +52,7 @@ pub(super) async fn probe(config: &Config) -> Result<Duration> {
     let mut hosts = config.servers.clone();
     // R4: the order is random, because a thousand clients must not all ask the same server first.
     hosts.shuffle(&mut env::rng());
-    let tls = config.access.used().tls.as_ref().map(client_config).transpose()?;
+    let tls = config.access.used().tls.as_ref().map(Handshake::new).transpose()?;
     let limit = Instant::now() + PATIENCE;
     let (tell, mut told) = mpsc::unbounded_channel();
     let mut lookups = hosts.len();
@@ -121,7 +117,7 @@ pub(super) async fn least_granted(
     wanted: Duration,
     rest: Duration,
 ) -> Option<Granted> {
-    let tls = tls.map(client_config).transpose().ok()?;
+    let tls = tls.map(Handshake::new).transpose().ok()?;
     let (tell, mut told) = mpsc::unbounded_channel();
     servers.iter().for_each(|host| look_up(host.clone(), tell.clone()));
     let (mut awaited, mut limit) = (servers.len(), Instant::now() + PATIENCE);
@@ -184,12 +180,7 @@ fn look_up(host: Host, tell: UnboundedSender<Told>) {
 ///
 /// The thread does not belong to the runtime. A runtime's threads stay for a while after their work, and a forked child that drops
 /// its copy of the runtime would wait for them.
-fn start(
-    server: Server,
-    tls: Option<Arc<ClientConfig>>,
-    wanted: Duration,
-    tell: UnboundedSender<Told>,
-) {
+fn start(server: Server, tls: Option<Handshake>, wanted: Duration, tell: UnboundedSender<Told>) {
     let unstarted = Told::Probed(server.clone(), Err(unavailable("no thread can be started")));
     let tell_from_there = tell.clone();
     let greet = move || {
@@ -210,14 +201,14 @@ fn start(
 
 fn probe_one(
     server: &Server,
-    tls: Option<&Arc<ClientConfig>>,
+    tls: Option<&Handshake>,
     wanted: Duration,
     patience: Duration,
 ) -> io::Result<Vec<u8>> {
     let stream = dial(server, patience)?;
     match tls {
         None => say_hello(stream, wanted),
-        Some(tls) => say_hello(shake_hands(&server.host, tls, stream)?, wanted),
+        Some(tls) => say_hello(tls.shake_hands(&server.host, stream)?, wanted),
     }
 }
 
@@ -226,23 +217,6 @@ fn dial(server: &Server, patience: Duration) -> io::Result<TcpStream> {
     stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(patience))?;
     Ok(stream)
-}
-
-fn shake_hands(
-    host: &Host,
-    tls: &Arc<ClientConfig>,
-    mut stream: TcpStream,
-) -> io::Result<StreamOwned<ClientConnection, TcpStream>> {
-    let name = ServerName::try_from(host.name.clone())
-        .map_err(|_| io::Error::other("no certificate can have the name of this host"))?;
-    let mut connection = ClientConnection::new(Arc::clone(tls), name).map_err(io::Error::other)?;
-    while connection.is_handshaking() {
-        connection.complete_io(&mut stream).map_err(|error| match is_hang_up(&error) {
-            true => io::Error::other("the server hangs up in the handshake: it may speak no TLS"),
-            false => error,
-        })?;
-    }
-    Ok(StreamOwned::new(connection, stream))
 }
 
 /// Asks for a session with the lease `wanted`, reads the answer, and asks the server to end the session.
@@ -278,48 +252,6 @@ pub(super) fn granted_lease(answer: &[u8]) -> Option<Duration> {
     (i32::from_be_bytes(*protocol) == 0).then(|| Duration::from_millis(lease))
 }
 
-/// The configuration of TLS for the probe, made of files that the client crate has accepted before.
-fn client_config(tls: &Tls) -> Result<Arc<ClientConfig>> {
-    choose_provider();
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(CertificateDer::pem_slice_iter(&authorities(tls)).flatten());
-    let config = ClientConfig::builder().with_root_certificates(roots);
-    let config = match &tls.identity {
-        None => config.with_no_client_auth(),
-        Some((cert, key)) => {
-            let wrong =
-                |_| Error::config("options `cert` and `key`: the key is not the certificate's");
-            let certificates = CertificateDer::pem_slice_iter(cert).flatten().collect();
-            let key = PrivateKeyDer::from_pem_slice(key.expose().as_bytes())
-                .map_err(|_| Error::config("option `key`: the file has no private key"))?;
-            config.with_client_auth_cert(certificates, key).map_err(wrong)?
-        }
-    };
-    Ok(Arc::new(config))
-}
-
-/// The certificates of trusted authorities, as PEM text: those of the option `ca`, or the system's.
-pub(super) fn authorities(tls: &Tls) -> Vec<u8> {
-    let system = || {
-        let certificates = rustls_native_certs::load_native_certs().certs;
-        let pem = certificates.iter().map(|certificate| {
-            let text = BASE64.encode(certificate);
-            format!("-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n")
-        });
-        pem.collect::<String>().into_bytes()
-    };
-    tls.ca.clone().unwrap_or_else(system)
-}
-
-/// Chooses the provider of cryptography for the process, if none was chosen yet. The probe and the client crate both use the
-/// process' default. If no default is set, and several providers are possible, both panic.
-pub(super) fn choose_provider() {
-    if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // If this fails, another thread has chosen a provider at the same time, and that one is used.
-        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    }
-}
-
 /// The error that tells the user why a probe failed. `plain`: the server, if the probe used no TLS; then this may find out whether
 /// the server wants TLS.
 fn explained(error: io::Error, plain: Option<&Server>, patience: Duration) -> Error {
@@ -336,10 +268,7 @@ fn explained(error: io::Error, plain: Option<&Server>, patience: Duration) -> Er
         _ if is_hang_up(&error) && wants_tls() => {
             (ErrorKind::Tls, "the server wants TLS: use zookeeper+tls://")
         }
-        _ if is_hang_up(&error) => (
-            kind,
-            "the server hangs up: it has no quorum, is read-only, or has too many connections",
-        ),
+        _ if is_hang_up(&error) => (kind, HANGS_UP),
         _ => (kind, "the connection failed"),
     };
     Error::new(kind, "connect", message).with_source(error)
@@ -348,17 +277,13 @@ fn explained(error: io::Error, plain: Option<&Server>, patience: Duration) -> Er
 /// Whether a server speaks TLS. Called after this server hung up on a probe without TLS. The handshake here trusts no certificate,
 /// so if the server speaks TLS, the handshake fails with an error of TLS.
 fn wants_tls(server: &Server, patience: Duration) -> bool {
-    let nobody = Tls { ca: Some(Vec::new()), identity: None, server_name: None };
-    let Ok(tls) = client_config(&nobody) else { return false };
-    let shaken = dial(server, patience).and_then(|stream| shake_hands(&server.host, &tls, stream));
+    let trial = Handshake::trial();
+    let Some(tls) = &trial else { return false };
+    let shaken = dial(server, patience).and_then(|stream| tls.shake_hands(&server.host, stream));
     shaken.is_err_and(|error| is_tls(&error))
 }
 
-fn is_tls(error: &io::Error) -> bool {
-    error.get_ref().is_some_and(|cause| cause.is::<rustls::Error>())
-}
-
-fn is_hang_up(error: &io::Error) -> bool {
+pub(super) fn is_hang_up(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset)
 }
 

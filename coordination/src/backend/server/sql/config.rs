@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crate::backend::server::access;
 use crate::backend::server::credentials::Access;
-use crate::error::{Error, Result};
+use crate::backend::server::tls;
+use crate::error::{Error, ErrorKind, Result};
 use crate::url::{Host, Url};
 
 /// The servers, and the user and the credentials with which to connect to them.
@@ -56,7 +57,17 @@ fn is_secure(url: &mut Url, hosts: &[Host], modes: &Modes) -> Result<bool> {
     let Modes { option, on, off, between } = *modes;
     let wants_tls = access::TLS_OPTIONS.iter().any(|name| url.has_option(name));
     let Some(mode) = url.take_option(option) else {
-        return Ok(wants_tls || !hosts.iter().all(is_local));
+        let secure = wants_tls || !hosts.iter().all(is_local);
+        return match tls::LACKING {
+            Some(lacking) if secure && !wants_tls => Err(Error::new(
+                ErrorKind::Unsupported,
+                "configure",
+                format!(
+                    "{lacking}; a host elsewhere is asked for TLS unless the URL says `{option}={off}`"
+                ),
+            )),
+            _ => Ok(secure),
+        };
     };
     let is = |name: &&str| mode.eq_ignore_ascii_case(name);
     if is(&on) {

@@ -1,0 +1,59 @@
+//! In the place of `tls.rs` in a build without the features `tls` and `tls-ring`: settings that ask for TLS are refused.
+//!
+//! [`Tls`] has no values, so what takes one is never called. It is there so that nothing else differs between the two builds.
+
+use std::io;
+
+use tokio::net::TcpStream;
+
+use crate::settings::TlsFiles;
+use crate::stalled::Stalled;
+
+pub(crate) type EncryptedStream = Stalled<TcpStream>;
+
+pub(crate) enum Tls {}
+
+#[derive(Clone)]
+#[allow(dead_code, reason = "nobody has one")]
+pub(crate) struct Certificate;
+
+impl Certificate {
+    pub(crate) fn is_for(&self, _host: &str) -> bool {
+        false
+    }
+}
+
+impl Tls {
+    pub(crate) fn new(_files: TlsFiles) -> Result<Self, String> {
+        let why = "--tls-cert and --tls-key ask for TLS, which this build does not have: turn on the cargo feature `tls` (or `tls-ring`)";
+        Err(why.to_owned())
+    }
+
+    pub(crate) fn reload(&self) -> Result<(), String> {
+        match *self {}
+    }
+
+    pub(crate) fn certificate(&self) -> Certificate {
+        match *self {}
+    }
+
+    pub(crate) async fn accept(
+        &self,
+        _stream: TcpStream,
+        _certificate: Certificate,
+    ) -> io::Result<EncryptedStream> {
+        match *self {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_asks_for_tls_is_told_the_feature() {
+        let files = TlsFiles { certificate: "cert.pem".into(), key: "key.pem".into() };
+        let why = Tls::new(files).err().expect("there is no TLS");
+        assert!(why.contains("feature `tls`"), "{why}");
+    }
+}
