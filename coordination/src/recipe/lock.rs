@@ -16,7 +16,7 @@ use super::engine::waiting::Waiting;
 use super::value::SharedValue;
 use crate::backend::{Data, Entry, Mode};
 use crate::coordinator::Coordinator;
-use crate::error::{Effect, Result};
+use crate::error::{Effect, Error, Result};
 use crate::serialize;
 use crate::template::Template;
 use crate::token::FencingToken;
@@ -557,7 +557,8 @@ impl LockGuard {
     /// too.
     ///
     /// From the beginning of the call on [`is_shared`](Self::is_shared) is true, because others may hold the lock as soon as the
-    /// store knows of it; it is false again only if the call fails and certainly had no effect.
+    /// store knows of it; it is false again only if the call fails and certainly had no effect. If the lock was lost it
+    /// stays true: others may have held it before that.
     ///
     /// # Errors
     ///
@@ -585,7 +586,10 @@ impl LockGuard {
         self.shared_by.fetch_add(1, Ordering::SeqCst);
         let update = self.grant.own_entry().update("downgrade", Mode::Shared, Data::default());
         let shared = self.grant.named(update.await);
-        if shared.as_ref().is_err_and(|error| error.effect() == Effect::None) {
+        // A loss says nothing of what the store had done before it.
+        let is_undone =
+            |error: &Error| error.effect() == Effect::None && error.loss_reason().is_none();
+        if shared.as_ref().is_err_and(is_undone) {
             self.shared_by.fetch_sub(1, Ordering::SeqCst);
         }
         shared
@@ -600,5 +604,58 @@ impl fmt::Debug for LockGuard {
             .field("is_held", &self.is_held())
             .field("is_shared", &self.is_shared())
             .finish()
+    }
+}
+
+#[cfg(all(test, coordination_internals, feature = "memory"))]
+mod tests {
+    use tokio::time::sleep;
+
+    use super::*;
+    use crate::simulation::{Client, Clocks, Link, Room, Run, Traits, World};
+    use crate::{Config, ErrorKind};
+
+    const TTL: Duration = Duration::from_secs(1);
+
+    async fn connected() -> (World, Arc<Client>, Coordinator) {
+        let traits =
+            Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
+        let world = World::new(1, traits);
+        let client = world.client(Clocks::default());
+        let config = Config { ttl: Some(TTL), ..Config::default() };
+        let coordinator = client.connect(config).await.expect("the store is there");
+        (world, client, coordinator)
+    }
+
+    /// Only what the store certainly has not done leaves the lock exclusive.
+    #[tokio::test(start_paused = true)]
+    async fn a_share_that_fails_says_whether_others_may_hold_the_lock() {
+        let _run = Run::begin(1);
+        let (world, _client, coordinator) = connected().await;
+        let guard = coordinator.lock("a").expect("a name").acquire(None).await.expect("free");
+        let cases = [(Room::None, false), (Room::NoneInDoubt, true), (Room::None, true)];
+        for (room, is_shared) in cases {
+            world.set_room(room);
+            let refused = guard.share().await.expect_err("there is no room");
+            assert_eq!(refused.kind(), ErrorKind::Quota);
+            assert!(guard.is_held());
+            assert_eq!(guard.is_shared(), is_shared);
+        }
+        world.set_room(Room::Enough);
+        guard.share().await.expect("there is room");
+        assert!(guard.is_held() && guard.is_shared());
+    }
+
+    /// The store makes it a share, and is not heard of any more: others had the lock before it was lost.
+    #[tokio::test(start_paused = true)]
+    async fn a_share_that_ends_with_a_loss_may_have_let_others_in() {
+        let _run = Run::begin(1);
+        let (_world, client, coordinator) = connected().await;
+        let guard = coordinator.lock("a").expect("a name").acquire(None).await.expect("free");
+        sleep(TTL / 10).await;
+        client.set_link(Link { replies_cut: true, ..Link::default() });
+        let lost = guard.share().await.expect_err("nothing is heard");
+        assert_eq!(lost.kind(), ErrorKind::Lost);
+        assert!(!guard.is_held() && guard.is_shared());
     }
 }
