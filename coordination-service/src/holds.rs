@@ -263,7 +263,13 @@ impl Holds {
         loop {
             tokio::select! {
                 biased;
-                changed = &mut changed => return Ok(changed),
+                changed = &mut changed => {
+                    // Of what is over it is told how it ended, and not that the change failed.
+                    if changed.is_err() {
+                        self.now(hold)?;
+                    }
+                    return Ok(changed);
+                }
                 // A renewal, or the end: then the guard is needed for the release.
                 _ = changes.changed() => drop(self.now(hold)?),
             }

@@ -418,6 +418,24 @@ mod tests {
         }
     }
 
+    /// That it is lost may be found out by the store's answer to this, before anything else tells of it.
+    #[tokio::test]
+    async fn what_is_lost_is_not_made_a_share_and_says_why() {
+        let (service, other) = instance(Cover::Any).await;
+        let who = service.auth.principal(&axum::http::HeaderMap::new()).expect("anybody");
+        let wanted = Wanted { client: who.name.clone(), ..wanted(0) };
+        let granted = acquire(&service, wanted, None).await.expect("it is free");
+        let hold = granted.hold().expect("it is here");
+        let mut request = Request::new(Body::from("{\"shared\":true}"));
+        let path = format!("{PATH}{}", hold.id());
+        *request.uri_mut() = path.parse().expect("a path");
+        request.extensions_mut().insert(who);
+        other.lock("x").expect("a name").break_lock().await.expect("memory answers");
+        let told = renew(State(Arc::clone(&service)), request).await.map(drop);
+        let problem = told.expect_err("it was broken");
+        assert_eq!((problem.code, problem.reason()), (Code::Ended, Value::from("lost")));
+    }
+
     /// A client that says that it relies on it no more has its promise taken back, though the lock was lost before.
     #[tokio::test]
     async fn who_gives_a_lost_hold_up_keeps_nobody_waiting() {
