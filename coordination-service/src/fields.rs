@@ -224,6 +224,15 @@ impl Fields {
         value.as_bool()
     }
 
+    /// Whether there is a flag that can only be set; `otherwise` says why.
+    pub(crate) fn only_true(&mut self, field: &str, otherwise: &str) -> bool {
+        let flag = self.flag(field);
+        if flag == Some(false) {
+            self.wrong(field, otherwise);
+        }
+        flag == Some(true)
+    }
+
     /// A text for people, if there is one.
     pub(crate) fn title(&mut self, field: &str) -> Option<String> {
         let value = self.take(field)?;

@@ -161,34 +161,24 @@ pub(super) async fn renew(
     };
     // Of several locks some may be shared already when the store refuses the next one.
     let is_lock = hold.kind == Kind::Lock && hold.several.is_none();
-    let shared = if is_lock { fields.flag("shared") } else { None };
+    let why = "a share is not made exclusive: release it, and acquire the lock exclusively";
+    let is_to_share = is_lock && fields.only_true("shared", why);
     fields.done()?;
-    may_be_shared(&hold, shared)?;
+    if is_to_share && !hold.promises.is_empty() {
+        let why = "a promise keeps the lock for this hold alone: release it, and acquire a share";
+        return Err(Problem::new(Code::Unsupported, why));
+    }
     // First of all, as it does not need the store: a value that the store is slow to take does not cost the lease.
     let mut now = renewed(&service, &hold, lease).await?;
     if let Some(value) = value {
         service.holds.tell(&hold, &value).await.map_err(ended)??;
         now = service.holds.now(&hold).map_err(ended)?;
     }
-    if shared.is_some() {
+    if is_to_share {
         service.holds.share(&hold).await.map_err(ended)??;
         now = service.holds.now(&hold).map_err(ended)?;
     }
     Ok(answer(&service, &hold, &now))
-}
-
-/// An error if it cannot be made what is asked for.
-fn may_be_shared(hold: &Hold, shared: Option<bool>) -> Result<(), Problem> {
-    let why = "a share is not made exclusive: release it, and acquire the lock exclusively";
-    match shared {
-        Some(false) => Err(Problem::new(Code::Invalid, why)),
-        Some(true) if !hold.promises.is_empty() => {
-            let why =
-                "a promise keeps the lock for this hold alone: release it, and acquire a share";
-            Err(Problem::new(Code::Unsupported, why))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// Begins the lease anew, and has it promised first if it is to be longer than that.

@@ -262,6 +262,11 @@ fn ends_of(schema: &Value, number: usize) -> Vec<Tried> {
                 let text = |bytes: usize| format!("\"{}\"", "x".repeat(bytes - 2));
                 tried.extend([(text(most), true), (text(most + 1), false)]);
             }
+            // What it is taken for is not the same everywhere.
+            if let Some(only) = schema["const"].as_bool() {
+                let others = [(!only).to_string(), "1".to_owned(), "null".to_owned()];
+                tried.extend(others.map(|text| (text, false)));
+            }
         }
     }
     tried
