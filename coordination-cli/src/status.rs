@@ -88,9 +88,12 @@ struct Stored {
     /// When that was made, in seconds since 1970 by the clock of who made it.
     #[serde(skip_serializing_if = "Option::is_none")]
     claimed: Option<f64>,
-    /// When the next one can be made.
+    /// When the next one can be made, by the same clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<f64>,
+    /// Whether it can be made now, as far as is known: the clock of who made the last one may be another than ours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    due: Option<bool>,
 }
 
 /// One of the objects of the array.
@@ -407,7 +410,8 @@ impl Stored {
         name: &str,
     ) -> coordination::Result<Option<Self>> {
         let name = name.to_owned();
-        let none = Self { recipe, name, number: None, token: None, claimed: None, next: None };
+        let (number, token, claimed, next, due) = (None, None, None, None, None);
+        let none = Self { recipe, name, number, token, claimed, next, due };
         Ok(match recipe {
             COUNTER => {
                 let number = Some(coordinator.counter(&none.name)?.read().await?);
@@ -418,6 +422,7 @@ impl Stored {
                 token: Some(last.token.value()),
                 claimed: Some(since_1970(last.at)),
                 next: Some(since_1970(last.next)),
+                due: Some(last.due.is_zero()),
                 ..none
             }),
             _ => Some(none),
@@ -425,13 +430,15 @@ impl Stored {
     }
 
     fn cells(&self, now: f64) -> [String; 3] {
-        let due = self.next.map_or(0.0, |next| next - now);
+        let left = self.next.map_or(0.0, |next| next - now);
+        let due = match self.due {
+            Some(false) if left > 0.0 => format!("due in {}", age(left)),
+            Some(false) => "not due yet".to_owned(),
+            _ => "due".to_owned(),
+        };
         let what = match (self.number, self.claimed) {
             (Some(number), _) => number.to_string(),
-            (None, Some(claimed)) if due > 0.0 => {
-                format!("claimed {} ago, due in {}", age(now - claimed), age(due))
-            }
-            (None, Some(claimed)) => format!("claimed {} ago, due", age(now - claimed)),
+            (None, Some(claimed)) => format!("claimed {} ago, {due}", age(now - claimed)),
             (None, None) => String::new(),
         };
         [self.recipe.to_owned(), printable(&self.name), what]
@@ -557,15 +564,18 @@ jobs   12     3        0        1     2        90 s
     #[test]
     fn what_is_stored_has_a_table_of_its_own() {
         let now = UNIX_EPOCH + Duration::from_secs(10_000);
-        let stored = |recipe, name: &str, number, claimed: Option<f64>, next| {
+        let stored = |recipe, name: &str, number, claimed: Option<f64>, next, due| {
             let (name, token) = (name.to_owned(), claimed.map(|_| 7));
-            Stored { recipe, name, number, token, claimed, next }
+            Stored { recipe, name, number, token, claimed, next, due }
         };
         let stored = vec![
-            stored(COUNTER, "hits", Some(-3), None, None),
-            stored(JOB, "backup", None, Some(9_940.0), Some(10_030.0)),
-            stored(JOB, "report", None, Some(9_000.0), Some(9_900.0)),
-            stored(VALUE, "li\nmit", None, None, None),
+            stored(COUNTER, "hits", Some(-3), None, None, None),
+            stored(JOB, "backup", None, Some(9_940.0), Some(10_030.0), Some(false)),
+            // By clocks that are not ours.
+            stored(JOB, "behind", None, Some(9_000.0), Some(9_900.0), Some(false)),
+            stored(JOB, "given", None, Some(10_030.0), Some(10_030.0), Some(true)),
+            stored(JOB, "report", None, Some(9_000.0), Some(9_900.0), Some(true)),
+            stored(VALUE, "li\nmit", None, None, None, None),
         ];
         let (rows, queues, rates) = (Vec::new(), Vec::new(), Vec::new());
         let shown = Shown { rows, queues, rates, stored };
@@ -573,6 +583,8 @@ jobs   12     3        0        1     2        90 s
 STORED   NAME     WHAT
 counter  hits     -3
 job      backup   claimed 60 s ago, due in 30 s
+job      behind   claimed 16 min ago, not due yet
+job      given    claimed 0 s ago, due
 job      report   claimed 16 min ago, due
 value    li\\nmit
 ";

@@ -451,7 +451,8 @@ pub struct LastClaim {
     pub token: FencingToken,
     /// When it was made, by the wall clock of who made it.
     pub at: SystemTime,
-    /// When the next claim can be made, by the same clock; `at`, if it was [given back](Claim::give_back).
+    /// When the next claim can be made, by the same clock; if it was [given back](Claim::give_back) this is `at`, or as much later as
+    /// [`at_least`](OncePer::at_least) says.
     pub next: SystemTime,
     /// How long it is until the next claim can be made, as [`OncePer::due`] tells.
     pub due: Duration,
