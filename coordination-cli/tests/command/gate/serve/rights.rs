@@ -4,6 +4,7 @@ use std::io::Read;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use coordination::blocking;
 use coordination_tests::harness::{rerun_if_starved, wait_until};
 use rustix::process::Signal;
 
@@ -85,6 +86,21 @@ fn h9_what_nobody_holds_asks_for_its_right() {
             for ((token, _), expected) in native.iter().zip(row.3) {
                 let status = by(at, Some(token), row, path, "in");
                 assert_eq!(status, expected, "{method} {path} {:?}", row.3);
+            }
+        }
+        let coordinator = blocking::Coordinator::connect(&store.url).expect("it is there");
+        for name in ["in/listed", "out/listed"] {
+            coordinator.value(name).expect("a name").set(&1).expect("it is there");
+            coordinator.counter(name).expect("a name").add(1).expect("it is there");
+            let job = coordinator.once_per(name, LONG).expect("a name");
+            drop(job.try_claim().expect("it is there"));
+        }
+        for path in ["/v1/values", "/v1/counters", "/v1/once"] {
+            for (token, _) in &native {
+                let bearer = format!("Bearer {token}");
+                let told = ask(&service.native, "GET", path, &[("Authorization", &bearer)], "");
+                let names = told.json()["names"].to_string();
+                assert!(names.contains("in/listed") && !names.contains("out"), "{path} {names}");
             }
         }
         for row in QUEUES {
