@@ -33,18 +33,23 @@ pub async fn pl1_of_a_lock(store: &TestStore) -> Result<()> {
     second.release().await
 }
 
-/// PL1: of a permit, where the queue is read whenever it may be somebody's turn.
+/// PL1: of permits, where the queue is read whenever it may be somebody's turn, and each time it is told how many are left.
 pub async fn pl1_of_a_permit(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
-    let held = one.semaphore("uploads", 1)?.acquire(Some(PATIENCE)).await?;
+    let semaphore = one.semaphore("uploads", 2)?;
+    let first = semaphore.acquire(Some(PATIENCE)).await?;
+    let second = semaphore.acquire(Some(PATIENCE)).await?;
     let place = Place::new();
     let waits = tokio::spawn({
-        let (place, semaphore) = (place.clone(), other.semaphore("uploads", 1)?);
-        async move { place.of(semaphore.acquire(Some(PATIENCE))).await }
+        let (place, semaphore) = (place.clone(), other.semaphore("uploads", 2)?);
+        // Without a timeout, shortly before which the queue would be read in any case.
+        async move { place.of(semaphore.acquire_many(2, None)).await }
     });
-    until(async || Ok(place.ahead().is_some())).await;
-    assert_eq!((place.ahead(), place.look().await?), (Some(1), Some(1)));
-    held.release().await?;
+    until(async || Ok(place.ahead() == Some(2))).await;
+    first.release().await?;
+    until(async || Ok(place.ahead() == Some(1))).await;
+    assert_eq!(place.look().await?, Some(1));
+    second.release().await?;
     let permit = waits.await.expect("no panic")?;
     assert_eq!((place.ahead(), place.token()), (Some(0), None));
     permit.release().await

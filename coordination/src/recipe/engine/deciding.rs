@@ -92,6 +92,7 @@ pub(in crate::recipe) async fn await_decision(
             };
             // A view may be older than the listing that was read above. So a view only says when to read again, and not what to
             // do.
+            acquire.call.note(&view.listing);
             let listed = view.listing.entry(seq);
             let now = listed.map(|listed| policy.decide(&view.listing, listed));
             if !matches!(now, Some(Ok(Decision::Wait))) {
