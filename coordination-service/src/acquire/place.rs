@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use crate::problem::{Code, Problem};
@@ -15,6 +15,9 @@ use crate::problem::{Code, Problem};
 const LOOK_BEFORE_END: Duration = Duration::from_millis(500);
 /// Who waits for less is not told: whoever polls would have the store read the queue each time.
 pub(super) const SHORTEST_TOLD: Duration = Duration::from_millis(500);
+
+/// Of many who poll at the same time, so many have the store read the queue. The others are told what was seen there last.
+static LOOKS: Semaphore = Semaphore::const_new(16);
 
 /// A place. Of requests that were sent again, the last one waits at it.
 pub(crate) struct Place<T> {
@@ -285,8 +288,11 @@ async fn look_before_end(
 ) -> Infallible {
     if within >= SHORTEST_TOLD {
         sleep(within - LOOK_BEFORE_END.min(within / 4)).await;
-        // Boxed, so that it takes no room while the others wait.
-        *ahead = Box::pin(queue.look()).await.ok().flatten();
+        *ahead = match LOOKS.try_acquire() {
+            // Boxed, so that it takes no room while the others wait.
+            Ok(_one) => Box::pin(queue.look()).await.ok().flatten(),
+            Err(_) => queue.ahead(),
+        };
     }
     pending().await
 }
