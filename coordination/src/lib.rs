@@ -113,7 +113,9 @@
 //! Building either needs a C compiler, so both are off by default. Without them a URL that asks for TLS is refused
 //! ([`ErrorKind::Unsupported`]), and so is PostgreSQL or MySQL on another host whose URL does not turn TLS off: nothing falls back to
 //! plain text. ZooKeeper's client crate brings aws-lc-rs with `tls-ring`, too. The client crates of etcd, MySQL and ZooKeeper use the
-//! process's default provider of `rustls` where the program has set one; for the last two the library sets it if nobody has.
+//! process's default provider of `rustls` where the program has set one; for the last two the library sets it if nobody has. With `consul`
+//! and `tls-ring` alone, a program that uses `reqwest` itself, and without its feature `rustls` or `native-tls`, has to set one: each
+//! `reqwest::Client` panics otherwise, also one for plain HTTP.
 //!
 //! With `metrics`, off by default too, the library counts and measures what it does
 //! for the recorder of the `metrics` facade that the program has installed, such as an exporter for Prometheus; see
