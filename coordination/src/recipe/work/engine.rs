@@ -214,8 +214,9 @@ impl Engine {
     /// [`run_here`](Self::run_here), unless a claim has [found nothing](Self::found_nothing) since then: `None` in that case. This
     /// is asked again when it is the step's turn. Of many who wait for an item, only a few look at the store.
     ///
-    /// Fails if the caller is `gone`, as long as nothing is written that may take effect. Where others take longer than callers wait, all of
-    /// them would else claim for those who have gone, and give that back, for ever.
+    /// Fails if the caller is `gone`, as long as nothing is written that may take effect: what is written before the last part of the step must
+    /// be of use to others, too. Where others take longer than callers wait, all of them would else claim for those who have gone, and give
+    /// that back, for ever.
     pub(super) async fn run_unless_nothing_since<T>(
         &self,
         operation: &'static str,
@@ -325,8 +326,6 @@ impl Engine {
                     // The next part of the step needs other records. Other calls of this process come first, for which it does
                     // not go first any more either: they would wait for its entry.
                     Outcome::Again => {
-                        // The part that is written may be one that a caller who goes has to give back.
-                        caller = None;
                         (precedence, wanted) = (Precedence::new(self, manner), Vec::new());
                         turn = None;
                     }

@@ -1,10 +1,12 @@
 //! Who waits for whom, and how long, on paused time.
 
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::recipe::work::WorkQueue;
+use crate::recipe::work::draft::{Draft, Outcome};
 use crate::{ClaimId, ClaimOptions, Coordinator, NewItem};
 
 /// The queue as another process has it.
@@ -220,5 +222,24 @@ async fn a_claim_that_nobody_waits_for_leaves_the_line() -> Result<()> {
     tokio::time::sleep(2 * COURTESY).await;
     assert_eq!(here.engine.look("test").await?.version, before, "it was claimed");
     assert!(here.claim(ClaimOptions::default()).await?.is_some());
+    Ok(())
+}
+
+/// What a claim clears away before it takes anything is nobody's to give back.
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_nobody_waits_for_leaves_the_line_between_two_parts() -> Result<()> {
+    let queue = queue("parts").await?;
+    let (caller, gone) = oneshot::channel::<()>();
+    let (mut caller, mut parts) = (Some(caller), 0);
+    let step = |draft: &mut Draft<'_>, _: &[u64]| {
+        draft.change();
+        parts += 1;
+        // It goes in the first part.
+        Ok(if caller.take().is_some() { Outcome::Again } else { Outcome::Done(()) })
+    };
+    let done = queue.engine.run_unless_nothing_since("test", Instant::now(), gone, step).await;
+    assert!(done.is_err_and(|error| error.kind() == ErrorKind::Closed));
+    assert_eq!(parts, 1, "it was claimed for nobody");
+    assert!(queue.engine.turn.try_lock().is_ok(), "it keeps others waiting");
     Ok(())
 }
