@@ -236,6 +236,11 @@ impl Session {
         views
     }
 
+    #[cfg(all(test, coordination_internals, feature = "memory"))]
+    pub(crate) fn observes(&self, queue: &QueueKey, sight: Sight) -> bool {
+        self.observers.by_queue().contains_key(&(queue.clone(), sight))
+    }
+
     /// Reads the queue whenever it has changed, as long as somebody follows it.
     async fn look_after(self: Arc<Self>, what: Observed, sender: Sender) {
         let mut phase = self.phase.subscribe();

@@ -191,6 +191,12 @@ impl Queue {
         self.session.observe(&self.key, sight)
     }
 
+    /// Whether somebody in this process follows the queue.
+    #[cfg(all(test, coordination_internals, feature = "memory"))]
+    pub(crate) fn is_observed(&self, sight: Sight) -> bool {
+        self.session.observes(&self.key, sight)
+    }
+
     /// The next of these views of the queue.
     ///
     /// # Errors

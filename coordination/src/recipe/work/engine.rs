@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -20,7 +20,7 @@ use crate::env::Process;
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::recipe::engine::data::{MAX_VALUE_BYTES, from_data, to_data};
 use crate::recipe::engine::queue::{Queue, in_doubt};
-use crate::session::{Sight, Written};
+use crate::session::{Sight, Views, Written};
 use crate::time::BootInstant;
 
 /// How long the head may become by posts. The rest is for claims, for acknowledgements, which add up to a thousand names of records
@@ -31,6 +31,11 @@ const REMEMBERED: usize = 16;
 /// How many records are kept from one step to the next, and how many bytes.
 const KEPT: usize = 512;
 const KEPT_BYTES: usize = 4 * 1024 * 1024;
+/// For how long other hosts count as those who write after one of them was seen to.
+const STRANGERS: Duration = Duration::from_secs(20);
+/// How long what is written is left unseen while only this host writes. When another one begins to, this much of the queue's time
+/// is lost.
+const AT_ONCE: Duration = Duration::from_millis(500);
 
 /// What all handles of a queue in this process share.
 pub(super) struct Engine {
@@ -65,6 +70,8 @@ pub(super) struct Engine {
     lacks_clock: AtomicBool,
     lacks_witness: AtomicBool,
     follower: Mutex<Option<(AbortHandle, Process)>>,
+    /// When a write was last seen of which this host's clock does not tell when it was made.
+    stranger: Mutex<Option<Instant>>,
 }
 
 /// Records, as of one version of the head.
@@ -157,6 +164,7 @@ impl Engine {
             lacks_clock: AtomicBool::new(false),
             lacks_witness: AtomicBool::new(false),
             follower: Mutex::default(),
+            stranger: Mutex::default(),
         }
     }
 
@@ -418,6 +426,11 @@ impl Engine {
         let head = head.unwrap_or_else(Head::of_new_queue);
         let of_store = listing.clock.map(|clock| later(clock, passed));
         let moment = self.clock.read(&head.clock, of_store, at);
+        if value.is_some() && !moment.is_witnessed {
+            let mut stranger =
+                self.stranger.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            *stranger = Some(Instant::now());
+        }
         Ok(Look {
             head,
             version: value.map(|value| value.version),
@@ -573,15 +586,15 @@ impl Engine {
         if follower.is_some() || !self.lacks_clock.load(Ordering::Acquire) {
             return;
         }
-        let (mut views, engine) = (self.queue.observe(Sight::Standing), Arc::downgrade(self));
-        let task = self.queue.session.spawn(async move {
-            while let Ok(view) = views.next().await {
-                let Some(engine) = engine.upgrade() else { return };
-                // If the value is corrupt, the next call fails with that.
-                let _ = engine.read("observe", &view.listing, view.came.elapsed());
-            }
-        });
+        let (views, engine) = (self.queue.observe(Sight::Standing), Arc::downgrade(self));
+        let task = self.queue.session.spawn(see_writes(engine, views));
         *follower = Some((task.abort_handle(), Process::this()));
+    }
+
+    /// Whether writes that are seen late cost no time, as the host's clock tells when they were made.
+    fn writers_are_here(&self) -> bool {
+        let stranger = self.stranger.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        stranger.is_none_or(|stranger| stranger.elapsed() >= STRANGERS)
     }
 
     /// [Tidies](tidy) so many pages in the background, or all that need it: what posts have left to steps of their own.
@@ -661,6 +674,29 @@ impl Drop for Engine {
         {
             task.abort();
         }
+    }
+}
+
+/// Sees each write soon while other hosts write, as it counts when a write was seen first. While only this host does, it sees what
+/// was written in a while at once: many processes that all read what each of them writes would keep the store busy with that.
+async fn see_writes(engine: Weak<Engine>, mut views: Views) {
+    loop {
+        let mut seen = 0;
+        loop {
+            let Ok(view) = views.next().await else { return };
+            let Some(engine) = engine.upgrade() else { return };
+            // If the value is corrupt, the next call fails with that.
+            let _ = engine.read("observe", &view.listing, view.came.elapsed());
+            seen += 1;
+            // The first view is of no change: where nothing is written nothing is read.
+            if seen > 1 && engine.writers_are_here() {
+                break;
+            }
+        }
+        drop(views);
+        tokio::time::sleep(AT_ONCE).await;
+        let Some(engine) = engine.upgrade() else { return };
+        views = engine.queue.observe(Sight::Standing);
     }
 }
 

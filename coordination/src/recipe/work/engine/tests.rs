@@ -413,6 +413,41 @@ async fn wk6_time_goes_on_though_another_host_only_posts() -> Result<()> {
     Ok(())
 }
 
+/// WK6: what this host writes is not read by all of its processes each time; what others write is, as they know when it came.
+#[cfg(coordination_internals)]
+#[tokio::test(start_paused = true)]
+async fn wk6_only_what_other_hosts_write_is_read_each_time() -> Result<()> {
+    use crate::simulation::{Clocks, Run, Traits, World};
+    let _run = Run::begin(1);
+    let traits =
+        Traits { is_remote: true, has_clock: false, watches: true, renews_on_restart: false };
+    let world = World::new(1, traits);
+    let client = |boot: u64| world.client(Clocks { boot, ..Clocks::default() });
+    let (follows, beside, elsewhere) = (client(0), client(0), client(77_000_000_000));
+    let queue = follows.connect(crate::Config::default()).await?.queue("jobs")?;
+    let asks = queue.clone();
+    let asking = follows.spawn(async move { asks.claim(ClaimOptions::default()).await });
+    assert!(asking.await.expect("no panic")?.is_none());
+    for (poster, reads_each) in [(beside, false), (elsewhere, true)] {
+        let there = poster.connect(crate::Config::default()).await?.queue("jobs")?;
+        let posting = poster.spawn(async move {
+            for _ in 0..200 {
+                there.post(&[NewItem::new("a")]).await.expect("the store is there");
+                sleep(Duration::from_millis(10)).await;
+            }
+        });
+        let (mut looks, mut observed) = (0, 0);
+        while !posting.is_finished() {
+            sleep(Duration::from_millis(1)).await;
+            looks += 1;
+            observed += u32::from(queue.engine.queue.is_observed(Sight::Standing));
+        }
+        posting.await.expect("no panic");
+        assert_eq!(observed * 2 > looks, reads_each, "observed {observed} of {looks} times");
+    }
+    Ok(())
+}
+
 /// WK6: what sets no time costs none, though whoever does it has seen the queue only now.
 #[cfg(coordination_internals)]
 #[tokio::test(start_paused = true)]
