@@ -306,7 +306,12 @@ mod tests {
     fn who_was_not_told_of_is_found() {
         let start = |mark| {
             let mut command = std::process::Command::new("sleep");
-            command.arg("600").env(MARK, mark).spawn().expect("sleep")
+            let child = command.arg("600").env(MARK, mark).spawn().expect("sleep");
+            // It becomes `sleep`, with its own environment. On a busy machine that may take longer than is looked.
+            let process = Process::of(Pid::from_child(&child)).expect("it lives");
+            let begun = Instant::now();
+            while process.environment().is_empty() && begun.elapsed() < 30 * HUNT {}
+            child
         };
         let (mut ours, mut another) = (start("1-23"), start("1-234"));
         end(&mut orphaned("1-23"), Vec::new(), Duration::ZERO, Duration::from_millis(1));

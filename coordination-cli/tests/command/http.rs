@@ -133,6 +133,15 @@ impl Service {
     pub(crate) fn written(&self) -> String {
         self.lines.try_iter().collect()
     }
+
+    /// All that it has written and that was not asked for before. To be called when it has ended: reads to the end.
+    pub(crate) fn written_to_the_end(&self) -> String {
+        let mut written = String::new();
+        while let Ok(line) = self.lines.recv_timeout(LONG) {
+            written += &line;
+        }
+        written
+    }
 }
 
 /// What it writes to its two pipes, line by line.

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
-use coordination_tests::harness::{Scratch, wait_until};
+use coordination_tests::harness::{Scratch, wait_until, write_script};
 use rustix::process::{Pid, Signal};
 
 /// Longer than anything here takes.
@@ -83,9 +83,7 @@ impl Store {
     /// A script to run, as a word.
     fn script(&self, name: &str, text: &str) -> String {
         let path = self.path(name);
-        std::fs::write(&path, text).expect("the directory is there");
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(&path, mode).expect("it is ours");
+        write_script(&path, text);
         path.display().to_string()
     }
 }

@@ -466,22 +466,21 @@ mod tests {
     #[tokio::test]
     async fn a_store_that_is_slow_costs_nobody_a_lease() {
         let (service, _other) = instance(Cover::Nothing).await;
+        let (lease, longer) = (Duration::from_secs(30), Duration::from_secs(60));
         let mut granted = Vec::new();
         for name in ["x", "y"] {
             let (name, client) = (name.to_owned(), "anonymous".to_owned());
-            let wanted = Wanted { name, client, lease: Duration::from_secs(2), ..wanted(0) };
+            let wanted = Wanted { name, client, lease, ..wanted(0) };
             granted.push(acquire(&service, wanted, None).await.expect("it is free"));
         }
         let holds = granted.iter().map(|granted| granted.hold().expect("it is here"));
         let holds: Vec<_> = holds.collect();
-        tokio::time::sleep(Duration::from_secs(1)).await;
         let hanging = holds[0].promises[0].hang().await;
-        let longer = Duration::from_secs(60);
         let answer = renewal(&service, &holds, longer);
         let asked = tokio::time::timeout(Duration::from_millis(500), answer).await;
         assert!(asked.is_err(), "the first one waits for its promise");
         let left = service.holds.now(holds[1]).expect("it is held").expires_in;
-        assert!(left > Duration::from_secs(1), "{left:?}");
+        assert!(left > lease, "{left:?}");
         drop(hanging);
         let told = renewal(&service, &holds, longer).await;
         assert_eq!(told["held"].as_array().map(Vec::len), Some(2), "{told}");

@@ -22,6 +22,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use coordination::{Builder, Coordinator, Result, State, StateWatch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
@@ -120,6 +121,8 @@ pub struct Pair<'a> {
     is_by_proxy: bool,
     is_over: Cell<bool>,
     refused: Cell<u32>,
+    /// Whether the operation was polled, or is over, since the last call of [`drop_later`](Self::drop_later).
+    begun: watch::Sender<bool>,
 }
 
 impl fmt::Debug for Pair<'_> {
@@ -148,6 +151,7 @@ impl<'a> Pair<'a> {
             is_by_proxy,
             is_over: Cell::new(false),
             refused: Cell::new(0),
+            begun: watch::Sender::new(false),
         })
     }
 
@@ -189,6 +193,7 @@ impl<'a> Pair<'a> {
 
     /// Like [`interrupt`](Self::interrupt), but returns the operation's errors to the caller, whatever they are.
     pub async fn attempt<F: Future>(&self, operation: F) -> Option<F::Output> {
+        let operation = self.noted(operation);
         let (outcome, is_over) = match self.place {
             Interruption::Poll(polls) => over(drop_after_polls(operation, polls).await),
             Interruption::Pause(pauses) => over(self.drop_after_pauses(operation, pauses).await),
@@ -226,14 +231,35 @@ impl<'a> Pair<'a> {
         if self.is_by_proxy {
             self.store.proxy().heal();
         }
+        self.note_begun();
         self.is_over.set(is_over);
         outcome
     }
 
-    /// Drops `held` in the background a little later, when an operation that waits for it has begun to wait.
+    /// The operation, of which it is noted that it was polled.
+    fn noted<F: Future>(&self, operation: F) -> impl Future<Output = F::Output> {
+        let mut operation = Box::pin(operation);
+        std::future::poll_fn(move |context| {
+            let polled = operation.as_mut().poll(context);
+            self.note_begun();
+            polled
+        })
+    }
+
+    fn note_begun(&self) {
+        self.begun.send_if_modified(|begun| !std::mem::replace(begun, true));
+    }
+
+    /// Drops `held` in the background a little after the operation that waits for it was polled for the first time: by
+    /// then it waits, if the store is one that answers within a poll. If the operation is never polled, drops `held`
+    /// after it.
     pub fn drop_later<T: Send + 'static>(&self, held: T) -> JoinHandle<()> {
         let later = Duration::from_millis(if self.store.has_server() { 15 } else { 1 });
+        self.begun.send_replace(false);
+        let mut begun = self.begun.subscribe();
         tokio::spawn(async move {
+            // It fails only if the check has ended.
+            drop(begun.wait_for(|begun| *begun).await);
             sleep(later).await;
             drop(held);
         })

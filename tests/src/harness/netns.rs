@@ -19,7 +19,7 @@ use std::{env, fs};
 
 use super::rerun::count_fault;
 use super::violation::why;
-use super::{Child, Direction, Launch, Scratch, wait_until};
+use super::{Child, Direction, Launch, Scratch, wait_until, write_script};
 
 /// The environment variable that is set in the child process which runs in the namespace.
 const INSIDE: &str = "COORDINATION_TEST_NETNS";
@@ -165,9 +165,7 @@ impl Lines {
         // itself.
         let text =
             format!("#!/bin/sh\nexec nsenter --net={} {program} \"$@\"\n", namespace.display());
-        fs::write(&script, text).expect("the directory is ours");
-        let mode = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
-        fs::set_permissions(&script, mode).expect("the file is ours");
+        write_script(&script, &text);
         script.display().to_string()
     }
 

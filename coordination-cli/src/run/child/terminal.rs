@@ -91,6 +91,19 @@ impl Terminal {
         is_of_command && tcsetpgrp(&self.file, self.ours).is_ok()
     }
 
+    /// The signal by which all of our group stand still.
+    ///
+    /// The shell lets a job go on when those stand still that it has started itself. If that is a script of our group, it stands
+    /// still as soon as it is signalled, but we receive SIGTSTP and stop when we come to it: after `fg`, and for good, if that is
+    /// late. SIGSTOP stops us at once, or not at all if SIGCONT came first.
+    fn stopping(&self) -> Signal {
+        let starter = Place::of_us().and_then(Place::of_parent);
+        match starter.and_then(|starter| Pid::from_raw(starter.group)) == Some(self.ours) {
+            true => Signal::STOP,
+            false => Signal::TSTP,
+        }
+    }
+
     /// The command was stopped by this signal.
     fn after_stop(&mut self, signal: i32) -> Then {
         let is_lent = self.foreground() == Some(self.group);
@@ -110,7 +123,7 @@ impl Terminal {
             _ if !is_lent => Then::Nothing,
             _ if signals::can_go_on() => {
                 self.take_back();
-                Then::Stop(Signal::TSTP)
+                Then::Stop(self.stopping())
             }
             _ => Then::GoOn,
         }

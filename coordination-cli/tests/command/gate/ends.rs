@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use coordination_tests::harness::{Etcd, rerun_if_starved, wait_until};
+use coordination_tests::harness::{Etcd, copy_program, rerun_if_starved, wait_until};
 use rustix::process::{Pid, Signal};
 
 use crate::{LONG, Store, Wrapper, code, is_alive, output, plain, stderr, stdout, written};
@@ -341,7 +341,7 @@ pub(super) fn nobodys(store: &Store) -> Command {
     // What the other user needs is his, or open to all.
     let program = store.path("coordination");
     if !program.exists() {
-        std::fs::copy(env!("CARGO_BIN_EXE_coordination"), &program).expect("there is room");
+        copy_program(env!("CARGO_BIN_EXE_coordination"), &program);
     }
     std::os::unix::fs::chown(store.path("."), Some(NOBODY), None).expect("we are root");
     let mut command = Command::new("setpriv");

@@ -57,8 +57,11 @@ fn a_singleton_has_one_who_works_and_so_many_who_stand_by() {
         let store = Store::file();
         let _works = store.runs("--singleton job --standby 1");
         let mut stands_by = store.start("--singleton job --standby 1 -- true");
-        std::thread::sleep(Duration::from_millis(500));
-        assert!(stands_by.is_running());
+        let is_told = || {
+            let status = output(&mut store.coordination(["status", "job"]));
+            stdout(&status).contains("stands by")
+        };
+        assert!(wait_until(LONG, is_told) && stands_by.is_running());
         let start = Instant::now();
         assert_eq!(store.run("--singleton job --standby 1 -- true").status.code(), Some(75));
         assert!(

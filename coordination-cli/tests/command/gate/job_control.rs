@@ -135,6 +135,31 @@ fn ctrl_z_stops_a_job_and_fg_lets_it_go_on() {
     });
 }
 
+/// `fg` as soon as the shell says that the job stands still: by then the script does, and the wrapper may just have begun to.
+#[test]
+fn fg_comes_as_soon_as_a_script_stands_still() {
+    everywhere(|store| {
+        let text = "#!/bin/sh\nwhile read line; do echo \"got $line.\"; done\nexit 3\n";
+        let run = format!("{PROGRAM} run --lock x -- {}", store.script("reads", text));
+        let within = store.script("within", &format!("#!/bin/bash\n{run}\nexit $?\n"));
+        let mut terminal = Terminal::new();
+        let mut shell = shell(&mut terminal, store);
+        terminal.types(&format!("{within}\n"));
+        terminal.types("start\n");
+        terminal.sees("got start.");
+        for round in 0..30 {
+            terminal.clear();
+            terminal.types("\x1a");
+            terminal.sees("Stopped");
+            terminal.types(&format!("fg\n{round}\n"));
+            terminal.sees(&format!("got {round}."));
+        }
+        terminal.types("\x04");
+        terminal.types("exit $?\n");
+        assert_eq!(shell.code(), Some(3));
+    });
+}
+
 /// Also where the command has the terminal, so that Ctrl-C reaches nobody else.
 #[test]
 fn ctrl_c_at_a_command_that_reads_ends_the_script() {

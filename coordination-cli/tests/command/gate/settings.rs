@@ -4,7 +4,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::{Command, Output};
 
-use coordination_tests::harness::rerun_if_starved;
+use coordination_tests::harness::{copy_program, rerun_if_starved};
 use rustix::process::geteuid;
 
 use crate::{Store, output, plain, stderr};
@@ -20,8 +20,7 @@ fn set_mode(path: &Path, mode: u32) {
 /// A store in a directory where all may go, with the program in it.
 fn for_all() -> Store {
     let store = Store::file();
-    std::fs::copy(env!("CARGO_BIN_EXE_coordination"), store.path("coordination"))
-        .expect("there is room");
+    copy_program(env!("CARGO_BIN_EXE_coordination"), &store.path("coordination"));
     set_mode(&store.path("."), 0o755);
     store
 }

@@ -60,14 +60,18 @@ fn after_a_command_that_has_ended_the_next_one_starts_at_once() {
             assert_eq!(ended.status.code(), Some(code));
             next(&store, "z", false);
         }
-        // The fastest of some was not put off, on a machine that others use.
-        let times = (0..10).map(|_| {
+        // The fastest of some was not put off, on a machine that others use: in turn with locks that nobody had before.
+        let took = |lock: &str| {
             let start = Instant::now();
-            assert_eq!(store.run("--lock x -- true").status.code(), Some(0));
+            assert_eq!(store.run(&format!("--lock {lock} -- true")).status.code(), Some(0));
             start.elapsed()
-        });
-        let fastest = times.min().expect("ten");
-        assert!(fastest < SETTLING, "{fastest:?}");
+        };
+        let (mut new, mut again) = (Duration::MAX, Duration::MAX);
+        for nth in 0..10 {
+            new = new.min(took(&format!("new-{nth}")));
+            again = again.min(took("x"));
+        }
+        assert!(again < new + SETTLING / 2, "{again:?}, and {new:?} where nobody was before");
     });
 }
 

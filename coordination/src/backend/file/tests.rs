@@ -425,7 +425,7 @@ fn killed_writer() {
 #[test]
 fn a_killed_writer_leaves_a_whole_value() {
     let directory = TempDir::new().expect("a directory");
-    let (store, queue) = (store(directory.path()), key("a"));
+    let (store, looks, queue) = (store(directory.path()), store(directory.path()), key("a"));
     let kept = NewEntry { data: "kept".into(), ..new_entry(open(&store), &queue) };
     let seq = enter(&store, &kept);
     let mut last = 0;
@@ -437,7 +437,13 @@ fn a_killed_writer_leaves_a_whole_value() {
             .stdout(Stdio::null())
             .spawn()
             .expect("it can be started");
-        std::thread::sleep(Duration::from_micros(rand::random_range(20_000..60_000)));
+        // On a busy machine it takes long until it writes.
+        let version = || value(&read(&looks, &queue)).map_or(0, |(version, _)| version);
+        let begun = Instant::now();
+        while version() == last && begun.elapsed() < Duration::from_secs(30) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_micros(rand::random_range(0..20_000)));
         child.kill().expect("it is ours");
         child.wait().expect("it was killed");
         // In about half of the cases, the file is read from its beginning, as a new process would read it.

@@ -165,7 +165,8 @@ mod tests {
 
     use super::*;
 
-    const MOMENT: Duration = Duration::from_millis(20);
+    /// Ten times what a busy machine withholds between two lines.
+    const MOMENT: Duration = Duration::from_millis(500);
 
     fn hub() -> SharedWatches<&'static str, u64> {
         SharedWatches { linger: MOMENT, ..SharedWatches::default() }

@@ -51,10 +51,10 @@ impl SqlServer for Postgres {
             "CREATE TRIGGER stuck BEFORE DELETE ON coordination.entries FOR EACH ROW
                WHEN (OLD.session = 'dead') EXECUTE FUNCTION public.stuck()",
             "INSERT INTO coordination.queues (path, last) VALUES ('coordination/lock/dead', 1)",
-            "INSERT INTO coordination.sessions (id, namespace, member, channel, lease, expires, generation)
-               VALUES ('dead', 'coordination', 'dead', 'c', 60000000, 1, 1)",
             "INSERT INTO coordination.entries (queue, seq, id, session, shared, generation, text)
                SELECT id, 1, 'dead', 'dead', false, 1, '' FROM coordination.queues WHERE path = 'coordination/lock/dead'",
+            "INSERT INTO coordination.sessions (id, namespace, member, channel, lease, expires, generation)
+               VALUES ('dead', 'coordination', 'dead', 'c', 60000000, 1, 1)",
         ],
         "DROP TRIGGER stuck ON coordination.entries",
     );

@@ -50,10 +50,10 @@ impl SqlServer for Mysql {
         EXECUTE IMMEDIATE 'CREATE TRIGGER stuck BEFORE DELETE ON coordination_entries FOR EACH ROW
           IF OLD.session = ''dead'' THEN SIGNAL SQLSTATE ''45000'' SET MESSAGE_TEXT = ''it stays''; END IF';
         INSERT INTO coordination_queues (path, last, changes) VALUES ('coordination/lock/dead', 1, 1);
-        INSERT INTO coordination_sessions (id, namespace, member, lease, expires, generation)
-          VALUES ('dead', 'coordination', 'dead', 60000000, 1, 1);
         INSERT INTO coordination_entries (queue, seq, id, session, shared, generation, text)
-          SELECT id, 1, 'dead', 'dead', FALSE, 1, '' FROM coordination_queues WHERE path = 'coordination/lock/dead'"],
+          SELECT id, 1, 'dead', 'dead', FALSE, 1, '' FROM coordination_queues WHERE path = 'coordination/lock/dead';
+        INSERT INTO coordination_sessions (id, namespace, member, lease, expires, generation)
+          VALUES ('dead', 'coordination', 'dead', 60000000, 1, 1)"],
         "USE coordination; DROP TRIGGER stuck",
     );
     const USED_AND_PRUNED: &'static str = "USE coordination;

@@ -270,11 +270,7 @@ fn h9_no_secret_is_in_what_is_written() {
         }
         service.terminate();
         assert_eq!(service.process.code(), Some(0));
-        let mut written = String::new();
-        wait_until(Duration::from_millis(500), || {
-            written += &service.written();
-            false
-        });
+        let written = service.written_to_the_end();
         assert!(written.contains("\"route\":\"zaqar:/v2/queues/{queue}\""), "{written}");
         assert!(written.contains("a hold was lost"), "{written}");
         let secrets: Vec<_> = [&held, &led, &joined, &keyed.json()]

@@ -48,7 +48,7 @@ async fn all_are_released() -> Result {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn one_timeout_covers_all() -> Result {
     #[synchronized("one", "three", "two", timeout = "300ms", coordinator = c)]
     async fn three(c: &Coordinator) -> Result {

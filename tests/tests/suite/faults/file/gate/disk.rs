@@ -16,7 +16,7 @@ use coordination_tests::must_hold;
 use coordination_tests::{
     bounds,
     faults::{HEARTBEAT, LONG, Process, SCHEDULING, Site, crash::since},
-    harness::{Mounted, Scratch, log::now_ns, rerun_if_starved, rerun_on_threads},
+    harness::{Mounted, Scratch, log::now_ns, rerun_if_starved, rerun_on_threads, write_script},
 };
 use tokio::task::block_in_place;
 
@@ -337,8 +337,7 @@ fn as_user(scratch: &Scratch, (user, group, umask): (u32, u32, &str)) -> String 
     let script = format!(
         "#!/bin/sh\numask {umask}\nexec setpriv --reuid {user} --regid {group} --clear-groups {WORKER} \"$@\"\n"
     );
-    fs::write(&program, script).expect("the scratch directory is ours");
-    fs::set_permissions(&program, Permissions::from_mode(0o755)).expect("it is ours");
+    write_script(&program, &script);
     program.display().to_string()
 }
 

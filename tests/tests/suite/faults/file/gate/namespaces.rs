@@ -2,8 +2,6 @@
 //! may differ from those outside the containers.
 
 use std::{
-    fs,
-    os::unix::fs::PermissionsExt,
     process::Command,
     time::{Duration, Instant},
 };
@@ -12,7 +10,7 @@ use coordination_tests::must_hold;
 use coordination_tests::{
     checks::Backend,
     faults::{LONG, Site},
-    harness::{Scratch, rerun_if_starved},
+    harness::{Scratch, rerun_if_starved, write_script},
 };
 use serde_json::json;
 
@@ -24,8 +22,7 @@ const LOCK: &str = "shared";
 fn under(site: &Site, scratch: &Scratch, command: &str) -> Site {
     let script = scratch.join("contained");
     let text = format!("#!/bin/sh\nexec {command} -- {WORKER} \"$@\"\n");
-    fs::write(&script, text).expect("the directory is ours");
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o700)).expect("it is ours");
+    write_script(&script, &text);
     let mut contained = site.clone();
     contained.worker = script.display().to_string();
     contained

@@ -276,9 +276,7 @@ fn f29_client_clock_set() {
             clock.offset.display(),
             site.worker
         );
-        fs::write(&script, text).expect("the scratch directory is writable");
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        fs::set_permissions(&script, mode).expect("ours");
+        coordination_tests::harness::write_script(&script, &text);
         let mut set = site.clone();
         set.worker = script.display().to_string();
         let (holder, other) = (set.process("holder"), site.process("other"));
