@@ -188,8 +188,8 @@ impl fmt::Display for ErrorKind {
 pub enum Effect {
     /// The operation certainly had no effect: nothing changed. The body never began.
     None,
-    /// The operation may have had an effect: the answer was lost. In the background the library goes on to undo or to
-    /// finish the operation. The body began and did not end.
+    /// The operation may have had an effect: the answer was lost, or the session ended before it came. While the session lasts, the
+    /// library goes on in the background to undo or to finish the operation. The body began and did not end.
     Unknown,
     /// The operation certainly had its effect, but a later step failed. The body ended.
     Applied,

@@ -345,8 +345,10 @@ impl Leadership {
     ///
     /// * [`ErrorKind::Value`](crate::ErrorKind::Value): it cannot be written as JSON, or has more than 4 KiB.
     /// * [`ErrorKind::Lost`](crate::ErrorKind::Lost), [`ErrorKind::Closed`](crate::ErrorKind::Closed): the
-    ///   leadership was lost; the next leader's value was not touched.
-    /// * The [kinds of error](crate::ErrorKind) of a store that refuses; the value is unchanged.
+    ///   leadership was lost; the next leader's value was not touched. With [`Effect::Unknown`](crate::Effect::Unknown) observers may
+    ///   have seen the new value before.
+    /// * The [kinds of error](crate::ErrorKind) of a store that refuses; the value is unchanged, unless the effect is
+    ///   [`Effect::Unknown`](crate::Effect::Unknown).
     ///
     /// # Cancel safety
     ///

@@ -16,7 +16,7 @@ use super::engine::waiting::Waiting;
 use super::value::SharedValue;
 use crate::backend::{Data, Entry, Mode};
 use crate::coordinator::Coordinator;
-use crate::error::{Effect, Error, Result};
+use crate::error::{Effect, Result};
 use crate::serialize;
 use crate::template::Template;
 use crate::token::FencingToken;
@@ -526,7 +526,8 @@ impl LockGuard {
     /// # Errors
     ///
     /// * [`ErrorKind::Lost`](crate::ErrorKind::Lost), [`ErrorKind::Closed`](crate::ErrorKind::Closed):
-    ///   the lock was lost before.
+    ///   the lock was lost before, or with [`Effect::Unknown`](crate::Effect::Unknown) during the call: others may have shared it by
+    ///   then.
     /// * The [kinds of error](crate::ErrorKind) of a store that refuses; then the lock is released.
     ///
     /// # Cancel safety
@@ -557,13 +558,13 @@ impl LockGuard {
     /// too.
     ///
     /// From the beginning of the call on [`is_shared`](Self::is_shared) is true, because others may hold the lock as soon as the
-    /// store knows of it; it is false again only if the call fails and certainly had no effect. If the lock was lost it
-    /// stays true: others may have held it before that.
+    /// store knows of it; it is false again only if the call fails and certainly had no effect.
     ///
     /// # Errors
     ///
     /// Those of [`downgrade`](Self::downgrade), but the lock is held still, unless it was lost. With
-    /// [`Effect::Unknown`](crate::Effect::Unknown) others may share it by now. The call may be repeated.
+    /// [`Effect::Unknown`](crate::Effect::Unknown) others may share it by now, or have shared it before it was lost. The call may be
+    /// repeated.
     ///
     /// # Cancel safety
     ///
@@ -586,10 +587,7 @@ impl LockGuard {
         self.shared_by.fetch_add(1, Ordering::SeqCst);
         let update = self.grant.own_entry().update("downgrade", Mode::Shared, Data::default());
         let shared = self.grant.named(update.await);
-        // A loss says nothing of what the store had done before it.
-        let is_undone =
-            |error: &Error| error.effect() == Effect::None && error.loss_reason().is_none();
-        if shared.as_ref().is_err_and(is_undone) {
+        if shared.as_ref().is_err_and(|error| error.effect() == Effect::None) {
             self.shared_by.fetch_sub(1, Ordering::SeqCst);
         }
         shared

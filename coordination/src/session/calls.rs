@@ -16,7 +16,7 @@ use super::{LONGEST_RETRY, LONGEST_STOP, Session};
 use crate::backend::{Blocker, EntryRef, Mode, NewEntry, Value, Write};
 use crate::canary::{Canary, sings};
 use crate::env::Process;
-use crate::error::{Effect, Error, ErrorKind, Result};
+use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 use crate::key::QueueKey;
 use crate::panics::{caught, on_purpose};
 use crate::retry::DecorrelatedJitter;
@@ -25,6 +25,13 @@ use crate::time::BootInstant;
 /// Whether an earlier try of the call, whose answer was lost, may have been carried out.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Doubt(bool);
+
+impl Doubt {
+    /// The error of a call that ends with this one.
+    fn told(self, error: Error) -> Error {
+        if self.0 { error.with_effect(Effect::Unknown) } else { error }
+    }
+}
 
 /// Which queues are to be listed.
 #[derive(Clone, Copy, Debug)]
@@ -149,39 +156,65 @@ impl Session {
     where
         C: Future<Output = Result<T>>,
     {
-        self.persist_while(lease, operation, call, may_pass).await
+        self.persist_while(lease, operation, call, may_pass).await.map(|(answer, _)| answer)
     }
 
-    /// Repeats a call while its error `passes`. The error's effect is `Unknown` if the store may have carried out one of the tries.
+    /// Gives an entry that was entered its new mode and data. If the store has no such entry any more, the entry is lost.
+    ///
+    /// The effect of an error, also of a loss, is `Unknown` if the update may have been made before.
+    pub(crate) async fn update(
+        &self,
+        lease: &Lease,
+        operation: &'static str,
+        entry: &NewEntry,
+        seq: u64,
+    ) -> Result<()> {
+        let update = || self.backend.update(entry, seq);
+        let (is_there, doubt) = self.persist_while(lease, operation, update, may_pass).await?;
+        if is_there {
+            return Ok(());
+        }
+        lease.entry_lost(&entry.entry_ref.id);
+        Err(doubt.told(Error::lost(operation, LossReason::EntryDeleted)))
+    }
+
+    /// Repeats a call while its error `passes`.
+    ///
+    /// The error's effect is `Unknown` if the store may have carried out one of the tries. A loss says nothing of that: the session may
+    /// end while a try is on its way.
     async fn persist_while<T, C>(
         &self,
         lease: &Lease,
         operation: &'static str,
         call: impl Fn() -> C,
         mut passes: impl FnMut(&Error) -> bool,
-    ) -> Result<T>
+    ) -> Result<(T, Doubt)>
     where
         C: Future<Output = Result<T>>,
     {
         let in_doubt = AtomicBool::new(false);
-        let tries = (|| self.attempt(lease.ttl, operation, call()))
-            .retry(self.retry_delays(lease.ttl))
-            .sleep(tokio::time::sleep)
-            .when(|error| {
-                in_doubt.fetch_or(error.effect() == Effect::Unknown, Ordering::Relaxed);
-                let is_final = error.effect() == Effect::Unknown && sings(Canary::UnknownNotAsked);
-                !is_final && passes(error)
-            });
+        let tries = (|| async {
+            // A try is in doubt from here on until its answer comes, and for good if its answer is lost.
+            let before = in_doubt.swap(true, Ordering::Relaxed);
+            let outcome = self.attempt(lease.ttl, operation, call()).await;
+            let is_lost = outcome.as_ref().is_err_and(|error| error.effect() == Effect::Unknown);
+            in_doubt.store(before || is_lost, Ordering::Relaxed);
+            outcome
+        })
+        .retry(self.retry_delays(lease.ttl))
+        .sleep(tokio::time::sleep)
+        .when(|error| {
+            let is_final = error.effect() == Effect::Unknown && sings(Canary::UnknownNotAsked);
+            !is_final && passes(error)
+        });
         let outcome = tokio::select! {
             biased;
             reason = lease.ended() => Err(Error::lost(operation, reason)),
-            outcome = tries => outcome.map_err(|error| match in_doubt.load(Ordering::Relaxed) {
-                true if error.loss_reason().is_none() => error.with_effect(Effect::Unknown),
-                _ => error,
-            }),
+            outcome = tries => outcome,
         };
         lose_with(lease, &outcome);
-        outcome
+        let doubt = Doubt(in_doubt.load(Ordering::Relaxed));
+        outcome.map(|answer| (answer, doubt)).map_err(|error| doubt.told(error))
     }
 
     /// [`retry_until_settled`](Self::retry_until_settled) for an entry that waits in the queue. That the store refuses our login,
@@ -202,7 +235,7 @@ impl Session {
             }
             is_refusal(error) || may_pass(error)
         };
-        self.persist_while(lease, operation, call, passes).await
+        self.persist_while(lease, operation, call, passes).await.map(|(answer, _)| answer)
     }
 
     /// Repeats a call that is not about an entry of ours, for as long as a caller may be kept waiting.
@@ -228,8 +261,7 @@ impl Session {
             doubt.0 |= error.effect() == Effect::Unknown;
             let next = Instant::now() + delays.next_delay();
             if !may_pass(&error) || next > limit {
-                let effect = if doubt.0 { Effect::Unknown } else { error.effect() };
-                return Err(error.with_effect(effect));
+                return Err(doubt.told(error));
             }
             tokio::time::sleep_until(next).await;
         }
@@ -280,7 +312,9 @@ impl Session {
             names.dedup();
             Ok(names)
         };
-        self.run_for_caller(operation, listing).await
+        // A read has no effect, whether its answer came or not.
+        let names = self.run_for_caller(operation, listing).await;
+        names.map_err(|error| error.with_effect(Effect::None))
     }
 
     /// Runs a task on the session's runtime that ends with its caller: for what nobody needs once this future is dropped.
@@ -291,7 +325,9 @@ impl Session {
     ) -> Result<T> {
         let task = self.spawn(task);
         let _task = AbortOnDrop(task.abort_handle(), self.process());
-        task.await.unwrap_or_else(|ended| Err(self.unanswered(operation, ended)))
+        // What the task had sent may have been carried out.
+        let ended = |ended| Err(self.unanswered(operation, ended).with_effect(Effect::Unknown));
+        task.await.unwrap_or_else(ended)
     }
 
     /// Removes what unused queues have left at the store; returns the number of queues.
@@ -303,7 +339,10 @@ impl Session {
             let (removed, mut from) = (AtomicU64::new(0), None);
             loop {
                 let page = || session.backend.prune(unused, from.as_ref(), &removed);
-                let (next, _) = session.retry_briefly("prune", page).await?;
+                let answer = session.retry_briefly("prune", page).await;
+                // What was removed before stays removed.
+                let doubt = Doubt(removed.load(Ordering::Relaxed) > 0);
+                let (next, _) = answer.map_err(|error| doubt.told(error))?;
                 from = match next {
                     None => return Ok(removed.into_inner()),
                     next => next,
@@ -336,11 +375,13 @@ impl Session {
         failed: &Failures,
     ) -> Result<()> {
         let delays = DecorrelatedJitter::new(self.settings.initial_backoff, LONGEST_RETRY);
+        let in_doubt = AtomicBool::new(false);
         let tries = (|| self.attempt(lease.ttl, "release", self.backend.leave(entry, seq)))
             .retry(delays)
             .sleep(tokio::time::sleep)
             .when(|error| {
                 failed.note(error);
+                in_doubt.fetch_or(error.effect() == Effect::Unknown, Ordering::Relaxed);
                 error.loss_reason().is_none() && !sings(Canary::OwnerForgottenBeforeRelease)
             });
         let outcome = tokio::select! {
@@ -349,7 +390,10 @@ impl Session {
             reason = lease.ended() => {
                 Err(Error::lost("release", reason).with_effect(Effect::Unknown))
             }
-            outcome = tries => outcome,
+            // The store says that the session is over: an earlier try may have removed the entry before that.
+            outcome = tries => {
+                outcome.map_err(|error| Doubt(in_doubt.load(Ordering::Relaxed)).told(error))
+            }
         };
         lose_with(lease, &outcome);
         outcome
@@ -456,6 +500,26 @@ pub(crate) fn is_refusal(error: &Error) -> bool {
 mod tests {
     use super::*;
     use crate::backend::Writer;
+
+    /// The files are removed in any order, and one of them cannot be.
+    #[cfg(feature = "file")]
+    #[tokio::test]
+    async fn x1_a_prune_that_fails_tells_of_what_it_has_removed() -> Result<()> {
+        const NAMES: usize = 50;
+        let directory = tempfile::tempdir().expect("a directory");
+        let url = format!("file://{}/locks?network_filesystem=allow", directory.path().display());
+        let coordinator = crate::Coordinator::builder().namespace("test").connect(&url).await?;
+        for number in 0..NAMES {
+            coordinator.lock(number.to_string())?.acquire(None).await?.release().await?;
+        }
+        let queues = directory.path().join("locks/test/queues");
+        std::fs::create_dir(queues.join("lock.directory")).expect("it is ours");
+        let refused = coordinator.prune(Duration::ZERO).await.expect_err("it is no file");
+        let is_there = |number| queues.join(format!("lock.{number}")).exists();
+        let is_untouched = (0..NAMES).all(is_there);
+        assert!(is_untouched || refused.effect() == Effect::Unknown, "{refused}");
+        Ok(())
+    }
 
     #[test]
     fn a_write_in_doubt_is_settled_by_what_came_after() {

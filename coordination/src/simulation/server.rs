@@ -189,14 +189,18 @@ impl World {
         }
     }
 
-    /// From now on every call of every client fails at once with this kind of error; with `None`, calls arrive again.
+    /// From now on every call of every client fails at once with this kind of error; with `Lost`, as that of a session that the store
+    /// has ended. With `None`, calls arrive again.
     pub fn set_failing(&self, how: Option<ErrorKind>) {
         self.state().failing = how;
     }
 
     /// The error of a call that cannot be made; `None` if it can be made.
     pub(super) fn refusal(&self) -> Option<Error> {
-        let failed = |kind| Error::new(kind, "call", "the store is out of reach");
+        let failed = |kind| match kind {
+            ErrorKind::Lost => Error::lost("call", LossReason::ExpiredByServer),
+            kind => Error::new(kind, "call", "the store is out of reach"),
+        };
         self.state().failing.map(failed).map(|error| error.with_effect(Effect::None))
     }
 

@@ -189,7 +189,7 @@ impl OwnEntry {
         Told { own: self, held_for, lost }
     }
 
-    /// Gives the entry this mode and data.
+    /// Gives the entry this mode and data. An error says whether the store may have them, also if the entry is lost meanwhile.
     ///
     /// If the future is dropped, an update that was sent goes on; an update that was still waiting for an earlier one is not
     /// made.
@@ -237,30 +237,21 @@ impl OwnEntry {
             let Some(_turn) = turn else {
                 return Err(Error::new(ErrorKind::Closed, operation, "nobody waits for it"));
             };
-            let seq = seq.unwrap_or_default();
-            session
-                .retry_until_settled(&lease, operation, || session.backend.update(&entry, seq))
-                .await
+            session.update(&lease, operation, &entry, seq.unwrap_or_default()).await
         });
-        match task.await {
-            Ok(Ok(true)) => Ok(()),
-            Ok(Ok(false)) => {
-                self.lease.entry_lost(&self.entry.entry_ref.id);
-                Err(Error::lost(operation, LossReason::EntryDeleted))
-            }
-            Ok(Err(error)) => Err(error),
-            Err(ended) => {
-                Err(self.session.unanswered(operation, ended).with_effect(Effect::Unknown))
-            }
-        }
+        let ended =
+            |ended| Err(self.session.unanswered(operation, ended).with_effect(Effect::Unknown));
+        task.await.unwrap_or_else(ended)
     }
 
     /// Registers the hold with the lease, because the turn has come. Fails if the lease is lost.
     pub(in crate::recipe) fn grant(&mut self) -> Result<()> {
         let registered = self.lease.register(&self.entry.entry_ref, self.seq, &self.hold);
-        registered.map_err(|reason| Error::lost("acquire", reason))?;
+        let registered = registered.map_err(|reason| Error::lost("acquire", reason));
         // After the registration: a stop that has begun before is seen here, and one that begins later sees the hold.
-        self.session.admit("acquire", self.hold.purpose())?;
+        let admitted = registered.and_then(|()| self.session.admit("acquire", self.hold.purpose()));
+        // The store has granted it, and others wait for it until it has removed the entry.
+        admitted.map_err(|error| error.with_effect(Effect::Unknown))?;
         self.watch();
         Ok(())
     }

@@ -91,6 +91,7 @@ impl Acquire {
                         return Ok(None);
                     }
                     // The last entry was lost, and with it what was known of the reasons why it had to wait.
+                    let had_to_wait = self.call.is_blocked();
                     self.call.note_blocked(false);
                     self.call.note_own(None);
                     self.tries().refused = None;
@@ -100,8 +101,14 @@ impl Acquire {
                     let lease = tokio::select! {
                         biased;
                         _ = cancelled.changed() => return Ok(None),
-                        lease = self.session.lease("acquire") => lease?,
+                        lease = self.session.lease("acquire") => lease,
                     };
+                    // Without another session nobody sees that what was entered in the last one is gone.
+                    let may_be_there = !had_to_wait && self.tries().may_be_there;
+                    let lease = lease.map_err(|error| match may_be_there {
+                        true => error.with_effect(Effect::Unknown),
+                        false => error,
+                    })?;
                     // The store opens no session of this member while the session before may be alive. Now that one is open, the
                     // earlier session is over, and with it any entry that an earlier try has left.
                     self.tries().may_be_there = false;
@@ -140,8 +147,8 @@ impl Acquire {
                 Err(error) if error.kind() == ErrorKind::Lost => {}
                 Err(error) => {
                     // Removed before the error is returned, so that the caller's next try does not meet this entry.
-                    drop(own.give_up().await);
-                    return Err(error);
+                    let gone = own.give_up().await.is_ok();
+                    return Err(if gone { error } else { error.with_effect(Effect::Unknown) });
                 }
             }
         }

@@ -74,8 +74,10 @@ impl Membership {
     /// * [`ErrorKind::Value`](crate::ErrorKind::Value): the capabilities cannot be written as JSON, or are
     ///   too large.
     /// * [`ErrorKind::Lost`](crate::ErrorKind::Lost), [`ErrorKind::Closed`](crate::ErrorKind::Closed): the
-    ///   member is no longer in the group.
-    /// * The [kinds of error](crate::ErrorKind) of a store that refuses.
+    ///   member is no longer in the group. With [`Effect::Unknown`](crate::Effect::Unknown) it may have been seen with the new
+    ///   capabilities before.
+    /// * The [kinds of error](crate::ErrorKind) of a store that refuses. With [`Effect::Unknown`](crate::Effect::Unknown) the member may
+    ///   have the new capabilities.
     ///
     /// # Fairness
     ///

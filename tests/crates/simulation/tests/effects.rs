@@ -1,0 +1,170 @@
+//! Checks what is told of calls that the end of a session, a stop or a time limit cuts short: never that they had no effect, if they
+//! may have had one.
+#![cfg(coordination_internals)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use coordination::simulation::{Client, Clocks, Link, Run, Traits, Weather, World};
+use coordination::{Config, Coordinator, Effect, Election, Error, ErrorKind, LossReason};
+use tokio::runtime::Builder;
+use tokio::time::sleep;
+
+const TTL: Duration = Duration::from_secs(3);
+const HOUR: Duration = Duration::from_secs(3_600);
+/// The store carries out what it is asked, and no answer arrives.
+const NOT_HEARD: Link = Link { requests_cut: false, replies_cut: true, heartbeats_cut: false };
+/// No request arrives.
+const CUT: Link = Link { requests_cut: true, replies_cut: false, heartbeats_cut: false };
+/// How long each message is on its way, in milliseconds.
+const WAY: u64 = 10;
+
+/// Runs `work` with two clients of one store, and the link of the first.
+fn in_a_world(work: impl AsyncFnOnce(&World, &Arc<Client>, Coordinator, Coordinator)) {
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.expect("a runtime can be made").block_on(async {
+        let _run = Run::begin(1);
+        let traits =
+            Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
+        let world = World::new(1, traits);
+        let (client, second) = (world.client(Clocks::default()), world.client(Clocks::default()));
+        let config = || Config { ttl: Some(TTL), ..Config::default() };
+        let one = client.connect(config()).await.expect("the store is there");
+        let other = second.connect(config()).await.expect("the store is there");
+        world.set_weather(Weather { delay: WAY..=WAY, ..Weather::calm() });
+        work(&world, &client, one, other).await;
+    });
+}
+
+fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+fn election(coordinator: &Coordinator) -> Election {
+    coordinator.election("chief").expect("a good name")
+}
+
+fn told(error: &Error) -> (ErrorKind, Effect) {
+    (error.kind(), error.effect())
+}
+
+/// The store makes an update, is not heard of any more, and the session is lost. Others have seen what was updated before that.
+#[test]
+fn x1_an_update_that_ends_with_a_loss_may_have_been_made() {
+    in_a_world(async |_, client, one, other| {
+        let leads = election(&one).campaign("old", None).await.expect("nobody leads");
+        let group = one.group("backups").expect("a good name");
+        let member = group.join_or_create("old").await.expect("nobody has the id");
+        let lock = one.lock("a").expect("a good name");
+        let guard = lock.acquire(None).await.expect("it is free");
+        client.set_link(NOT_HEARD);
+        let seen = async {
+            sleep(TTL / 2).await;
+            let term = election(&other).leader().await.expect("the store is there");
+            term.expect("somebody leads").value::<String>().expect("a text")
+        };
+        let updates =
+            async { tokio::join!(leads.proclaim("new"), member.update("new"), guard.share()) };
+        let ((proclaimed, updated, shared), seen) = tokio::join!(updates, seen);
+        assert_eq!(seen, "new", "it was made");
+        for lost in [proclaimed, updated, shared] {
+            let lost = lost.expect_err("nothing is heard");
+            assert_eq!(told(&lost), (ErrorKind::Lost, Effect::Unknown), "{lost}");
+        }
+        assert!(guard.is_shared(), "others may have shared it");
+        // What was lost before the call is not even asked for.
+        let again =
+            [leads.proclaim("newer").await, member.update("newer").await, guard.share().await];
+        for lost in again {
+            let lost = lost.expect_err("it is lost");
+            assert_eq!(told(&lost), (ErrorKind::Lost, Effect::None), "{lost}");
+        }
+        assert!(guard.is_shared(), "one call was in doubt");
+    });
+}
+
+/// The store makes an update whose answer is lost, and an operator removes the entry before the update is repeated.
+#[test]
+fn x1_an_update_of_an_entry_that_is_gone_since_may_have_been_made() {
+    in_a_world(async |_, client, one, other| {
+        let leads = election(&one).campaign("old", None).await.expect("nobody leads");
+        client.set_link(NOT_HEARD);
+        let breaks = async {
+            sleep(ms(5 * WAY)).await;
+            let broken = election(&other).break_grant(leads.term()).await;
+            assert!(broken.expect("the store is there").is_some());
+            client.set_link(Link::default());
+        };
+        let (proclaimed, ()) = tokio::join!(leads.proclaim("new"), breaks);
+        let lost = proclaimed.expect_err("the entry is gone");
+        assert_eq!(lost.loss_reason(), Some(LossReason::EntryDeleted));
+        assert_eq!(told(&lost), (ErrorKind::Lost, Effect::Unknown), "{lost}");
+    });
+}
+
+/// The store removes the entry, its answer is lost, and the next one says that the session is over.
+#[test]
+fn x1_a_release_whose_answer_was_lost_may_have_been_made() {
+    in_a_world(async |world, client, one, _| {
+        let lock = one.lock("a").expect("a good name");
+        let guard = lock.acquire(None).await.expect("it is free");
+        sleep(ms(100)).await;
+        client.set_link(NOT_HEARD);
+        let ends = async {
+            // The first try is given up after half a second, and the second one comes before the next heartbeat.
+            sleep(ms(550)).await;
+            world.set_failing(Some(ErrorKind::Lost));
+        };
+        let (released, ()) = tokio::join!(guard.release(), ends);
+        let lost = released.expect_err("the session is over");
+        assert_eq!(lost.loss_reason(), Some(LossReason::ExpiredByServer));
+        assert_eq!(told(&lost), (ErrorKind::Lost, Effect::Unknown), "{lost}");
+        assert_eq!(world.entries(), 0, "it was made");
+    });
+}
+
+/// A lock is granted on its way to a caller who gets nothing more, because a stop has begun.
+#[test]
+fn x1_a_grant_that_a_stop_gives_back_is_told_of() {
+    in_a_world(async |_, client, one, _| {
+        let held = one.lock("b").expect("a good name").acquire(None).await.expect("it is free");
+        let lock = one.lock("a").expect("a good name");
+        let acquiring = client.spawn(async move { lock.acquire(None).await });
+        sleep(ms(WAY + WAY / 2)).await;
+        let stopping = client.spawn(async move { one.stop_within(HOUR).await });
+        let stopped = acquiring.await.expect("no panic").expect_err("nothing is given out");
+        assert_eq!(told(&stopped), (ErrorKind::Closed, Effect::Unknown), "{stopped}");
+        held.release().await.expect("it is held");
+        stopping.await.expect("no panic").confirmed.expect("the store is there");
+    });
+}
+
+/// An entry was entered, the answer and the session were lost, and the coordinator is stopped before there is another session.
+#[test]
+fn x1_an_acquire_that_is_stopped_without_a_session_may_have_left_an_entry() {
+    in_a_world(async |_, client, one, _| {
+        let lock = one.lock("a").expect("a good name");
+        client.set_link(NOT_HEARD);
+        let acquiring = client.spawn(async move { lock.acquire(None).await });
+        sleep(2 * TTL).await;
+        one.stop().await.expect_err("nothing is heard");
+        let stopped = acquiring.await.expect("no panic").expect_err("it was stopped");
+        assert_eq!(told(&stopped), (ErrorKind::Closed, Effect::Unknown), "{stopped}");
+    });
+}
+
+/// The permits are refused, and the store does not hear that the entry is to be removed.
+#[test]
+fn x1_an_acquire_that_is_refused_may_have_left_an_entry() {
+    in_a_world(async |_, client, one, other| {
+        let permit = other.semaphore("s", 2).expect("a good name").acquire(None).await;
+        let wanted = one.semaphore("s", 1).expect("a good name");
+        let acquiring = client.spawn(async move { wanted.acquire(None).await });
+        // The entry is entered after two ways, and what is stored is read after four. The removal arrives after five.
+        sleep(ms(4 * WAY + WAY / 2)).await;
+        client.set_link(CUT);
+        let refused = acquiring.await.expect("no panic").expect_err("there are two");
+        assert_eq!(told(&refused), (ErrorKind::Mismatch, Effect::Unknown), "{refused}");
+        drop(permit);
+    });
+}
