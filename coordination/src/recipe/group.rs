@@ -307,7 +307,7 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// Those of [`join`](Self::join) but `GroupMissing`.
+    /// Those of [`join`](Self::join) but `GroupMissing`. With [`Effect::Unknown`] the group may have been created.
     ///
     /// # Cancel safety
     ///
@@ -316,13 +316,21 @@ impl Group {
         &self,
         capabilities: &(impl Serialize + ?Sized),
     ) -> Result<Membership> {
-        loop {
+        let mut has_created = false;
+        let outcome = loop {
             match self.join(capabilities).await {
                 Err(error) if error.kind() == ErrorKind::GroupMissing => {}
-                outcome => return outcome,
+                outcome => break outcome,
             }
-            self.create_if_missing().await?;
-        }
+            if let Err(error) = self.create_if_missing().await {
+                break Err(error);
+            }
+            has_created = true;
+        };
+        outcome.map_err(|error| match has_created {
+            true => error.with_effect(Effect::Unknown),
+            false => error,
+        })
     }
 
     async fn create_if_missing(&self) -> Result<()> {

@@ -215,7 +215,8 @@ impl RejoiningMembership {
     ///
     /// * [`ErrorKind::Value`]: the capabilities cannot be written as JSON, or are too large.
     /// * [`ErrorKind::Closed`], [`ErrorKind::GroupMissing`]: it has [ended](Presence::Ended).
-    /// * The [kinds of error](crate::ErrorKind) of a store that refuses.
+    /// * The [kinds of error](crate::ErrorKind) of a store that refuses. With [`Effect::Unknown`] the member may have the new
+    ///   capabilities, and its next incarnation has them.
     ///
     /// # Cancel safety
     ///
@@ -253,12 +254,15 @@ impl RejoiningMembership {
             let before = std::mem::replace(&mut state.capabilities, Arc::clone(&data));
             let Some(membership) = state.current.clone() else { return Ok(()) };
             match membership.put(data).await {
-                Err(error) if error.loss_reason().is_none() => {
-                    state.capabilities = before;
+                // The next incarnation joins with the new capabilities.
+                Err(error) if error.kind() == ErrorKind::Lost => Ok(()),
+                Err(error) => {
+                    if error.effect() == Effect::None {
+                        state.capabilities = before;
+                    }
                     Err(error)
                 }
-                // After a loss, the next incarnation joins with the new capabilities.
-                _ => Ok(()),
+                Ok(()) => Ok(()),
             }
         });
         updating.await

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use coordination::simulation::{Client, Clocks, Link, Run, Traits, Weather, World};
-use coordination::{Config, Coordinator, Effect, Election, Error, ErrorKind, LossReason};
+use coordination::simulation::{Client, Clocks, Link, Room, Run, Traits, Weather, World};
+use coordination::{Config, Coordinator, Effect, Election, Error, ErrorKind, LossReason, Presence};
 use tokio::runtime::Builder;
 use tokio::time::sleep;
 
@@ -102,6 +102,41 @@ fn x1_an_update_of_an_entry_that_is_gone_since_may_have_been_made() {
     });
 }
 
+/// The coordinator is stopped while an update is on its way: a membership that comes back after a loss does not come back.
+#[test]
+fn x1_an_update_that_a_stop_cuts_short_is_not_told_to_be_done() {
+    in_a_world(async |_, client, one, _| {
+        let group = one.group("backups").expect("a good name");
+        let member = group.join_or_create("old").await.expect("nobody has the id").rejoining();
+        client.set_link(NOT_HEARD);
+        let stops = async {
+            sleep(ms(5 * WAY)).await;
+            one.stop().await.expect_err("nothing is heard");
+        };
+        let (updated, ()) = tokio::join!(member.update("new"), stops);
+        let stopped = updated.expect_err("it was stopped");
+        assert_eq!(told(&stopped), (ErrorKind::Closed, Effect::Unknown), "{stopped}");
+    });
+}
+
+/// What others may have seen of a member, its next incarnation says, too.
+#[test]
+fn x1_an_update_in_doubt_is_that_of_the_next_incarnation() {
+    in_a_world(async |world, _, one, other| {
+        let group = one.group("backups").expect("a good name");
+        let mut member = group.join_or_create("old").await.expect("nobody has the id").rejoining();
+        world.set_room(Room::NoneInDoubt);
+        let refused = member.update("new").await.expect_err("there is no room");
+        assert_eq!(told(&refused), (ErrorKind::Quota, Effect::Unknown), "{refused}");
+        world.set_room(Room::Enough);
+        let theirs = other.group("backups").expect("a good name");
+        theirs.remove(member.member_id()).await.expect("it is a member");
+        while !matches!(member.changed().await, Some(Presence::Member(_))) {}
+        let now = theirs.member(member.member_id()).await.expect("it is a member");
+        assert_eq!(now.capabilities.parse::<String>().expect("a text"), "new");
+    });
+}
+
 /// The store removes the entry, its answer is lost, and the next one says that the session is over.
 #[test]
 fn x1_a_release_whose_answer_was_lost_may_have_been_made() {
@@ -167,4 +202,24 @@ fn x1_an_acquire_that_is_refused_may_have_left_an_entry() {
         assert_eq!(told(&refused), (ErrorKind::Mismatch, Effect::Unknown), "{refused}");
         drop(permit);
     });
+}
+
+/// Whenever a join fails after it has created the group, the group is told of.
+#[test]
+fn x1_a_group_that_was_created_for_a_join_is_told_of() {
+    let mut created = 0;
+    for moment in (0..30 * WAY).step_by(5) {
+        in_a_world(async |world, client, one, other| {
+            let group = one.group("backups").expect("a good name");
+            let joining = client.spawn(async move { group.join_or_create(&()).await });
+            sleep(ms(moment)).await;
+            world.set_quarantined(true);
+            let Err(refused) = joining.await.expect("no panic") else { return };
+            let group = other.group("backups").expect("a good name");
+            let exists = group.exists().await.expect("the store is there");
+            assert!(!exists || refused.effect() == Effect::Unknown, "{moment}: {refused}");
+            created += u32::from(exists);
+        });
+    }
+    assert!(created > 0, "it was created in no run");
 }
