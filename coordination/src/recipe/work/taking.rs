@@ -83,11 +83,15 @@ impl WorkQueue {
         let view = ClaimView::of(seen)?;
         let claim = WorkClaim::new(self.clone(), id, view, Arc::clone(&holder), sent);
         // After the claim is noted as held: a stop that has begun before is seen here, and one that begins later sees the claim.
-        let admitted = self.session().admit("claim", Purpose::Work);
-        self.engine.queue.named(admitted)?;
-        match holder.own_entry().loss_reason() {
-            // Others may have the items already; what is dropped gives back no others than its own.
-            Some(reason) => Err(holder.loss_error("claim", reason, Effect::None)),
+        let admitted = self.engine.queue.named(self.session().admit("claim", Purpose::Work));
+        let refused = admitted.err().or_else(|| {
+            let reason = holder.own_entry().loss_reason()?;
+            Some(holder.loss_error("claim", reason, Effect::None))
+        });
+        match refused {
+            // It was made, and is given back when it is dropped. Others may have the items already; what is dropped gives back no
+            // others than its own.
+            Some(error) => Err(error.with_effect(Effect::Unknown)),
             None => Ok(Some(claim)),
         }
     }

@@ -11,7 +11,7 @@ use super::layout::Micros;
 use super::types::{ClaimOptions, duration};
 use super::{WorkClaim, WorkQueue};
 use crate::env::Unforked;
-use crate::error::{ErrorKind, Result};
+use crate::error::{Effect, ErrorKind, Result};
 use crate::session::{Purpose, Sight, Views, is_refusal, may_pass};
 
 /// How long one who waits relies on being told of changes, where it has reason to ask itself.
@@ -30,7 +30,7 @@ impl WorkQueue {
     ///
     /// Those of [`claim`](Self::claim). The call waits through an outage of the store. Once it has found nothing ready, it also
     /// goes on waiting while the store refuses the credentials, or denies a right. If such a failure lasts until the time is
-    /// over, the call fails with it.
+    /// over, the call fails with it. With [`Effect::Unknown`] one of the tries may have claimed items, which are given back.
     ///
     /// # Cancel safety
     ///
@@ -61,7 +61,7 @@ impl WorkQueue {
         if timeout.is_some_and(|timeout| timeout.is_zero()) {
             return self.claim(options).await;
         }
-        let mut failed = None;
+        let (mut failed, mut in_doubt) = (None, false);
         let claiming = async {
             let (mut views, delays) = (None, || self.session().retry_delays(None));
             let mut pauses = delays();
@@ -79,6 +79,7 @@ impl WorkQueue {
                         if is_refusal(&error) && !is_told {
                             tracing::warn!(%error, "refused while it waits; it goes on waiting");
                         }
+                        in_doubt |= error.effect() == Effect::Unknown;
                         failed = Some(error);
                         // Tries again without waiting for a change: items may have been ready all the time.
                         self.engine.queue.out_of_time(Some(pauses.next_delay())).await;
@@ -94,16 +95,19 @@ impl WorkQueue {
         let refused = Unforked::new(Box::pin(self.session().refuses("claim", Purpose::Work)));
         let claimed = tokio::select! {
             biased;
-            claimed = claiming => Some(claimed?),
-            refused = refused => {
-                return self.engine.queue.named(Err(refused));
-            }
+            claimed = claiming => Some(claimed),
+            refused = refused => Some(self.engine.queue.named(Err(refused))),
             () = self.engine.queue.out_of_time(timeout) => None,
         };
-        match (claimed, failed) {
-            (None, Some(error)) => Err(error),
-            (claimed, _) => Ok(claimed),
-        }
+        let claimed = match claimed {
+            Some(claimed) => claimed.map(Some),
+            None => failed.map_or(Ok(None), Err),
+        };
+        // What an earlier try may have claimed is given back in the background.
+        claimed.map_err(|error| match in_doubt {
+            true => error.with_effect(Effect::Unknown),
+            false => error,
+        })
     }
 
     /// Waits until an item may be ready, or what was known is old.

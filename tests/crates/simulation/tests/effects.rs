@@ -6,7 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coordination::simulation::{Client, Clocks, Link, Room, Run, Traits, Weather, World};
-use coordination::{Config, Coordinator, Effect, Election, Error, ErrorKind, LossReason, Presence};
+use coordination::{
+    ClaimOptions, Config, Coordinator, Effect, Election, Error, ErrorKind, LossReason, NewItem,
+    Presence,
+};
 use tokio::runtime::Builder;
 use tokio::time::sleep;
 
@@ -222,4 +225,61 @@ fn x1_a_group_that_was_created_for_a_join_is_told_of() {
         });
     }
     assert!(created > 0, "it was created in no run");
+}
+
+/// Whenever a claim that was made is taken back because of a stop, it is told of.
+#[test]
+fn x1_a_claim_that_a_stop_takes_back_is_told_of() {
+    let mut made = 0;
+    for moment in (0..30 * WAY).step_by(5) {
+        in_a_world(async |_, client, one, other| {
+            let theirs = other.queue("jobs").expect("a good name");
+            theirs.post(&[NewItem::new("vol-7")]).await.expect("the store is there");
+            let held = one.lock("b").expect("a good name").acquire(None).await;
+            let jobs = one.queue("jobs").expect("a good name");
+            let claiming =
+                client.spawn(async move { jobs.claim(ClaimOptions::default()).await.map(drop) });
+            sleep(ms(moment)).await;
+            let stops = one.clone();
+            let stopping = client.spawn(async move { stops.stop_within(HOUR).await });
+            let claimed = claiming.await.expect("no panic");
+            // This look arrives before the claim is taken back, which takes a look of its own.
+            let is_made = theirs.stats().await.expect("the store is there").claimed > 0;
+            if let Err(stopped) = claimed {
+                assert!(!is_made || stopped.effect() == Effect::Unknown, "{moment}: {stopped}");
+                made += u32::from(is_made);
+            }
+            drop(held);
+            stopping.await.expect("no panic").confirmed.expect("the store is there");
+        });
+    }
+    assert!(made > 0, "it was made in no run");
+}
+
+/// The answer to a claim is lost, and every later try is refused before it is sent, until the time is over.
+#[test]
+fn x1_a_wait_for_an_item_that_may_have_claimed_one_says_so() {
+    let mut made = 0;
+    for moment in (0..30 * WAY).step_by(5) {
+        in_a_world(async |world, client, one, other| {
+            let theirs = other.queue("jobs").expect("a good name");
+            theirs.post(&[NewItem::new("vol-7")]).await.expect("the store is there");
+            let jobs = one.queue("jobs").expect("a good name");
+            let claiming = client.spawn(async move {
+                jobs.claim_wait(ClaimOptions::default(), Some(3 * TTL)).await.map(drop)
+            });
+            sleep(ms(moment)).await;
+            client.set_link(NOT_HEARD);
+            sleep(TTL / 3).await;
+            world.set_failing(Some(ErrorKind::Unavailable));
+            let claimed = claiming.await.expect("no panic");
+            world.set_failing(None);
+            let is_made = theirs.stats().await.expect("the store is there").claimed > 0;
+            if let Err(refused) = claimed {
+                assert!(!is_made || refused.effect() == Effect::Unknown, "{moment}: {refused}");
+                made += u32::from(is_made);
+            }
+        });
+    }
+    assert!(made > 0, "it was made in no run");
 }
