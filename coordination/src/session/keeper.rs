@@ -61,9 +61,7 @@ impl Control {
             Err(_) => {
                 let stopped = self.stop(session).await;
                 match session.closed() {
-                    Some(LossReason::RuntimeEnded) => {
-                        Err(Error::lost("stop", LossReason::RuntimeEnded))
-                    }
+                    Some(LossReason::RuntimeEnded) => unconfirmed(),
                     _ => stopped,
                 }
             }
@@ -435,14 +433,20 @@ impl Keeper {
         failed: &Failures,
     ) -> Result<()> {
         let mut delays = self.session.retry_delays(lease.ttl);
+        let mut in_doubt = false;
         loop {
-            match self.session.attempt(lease.ttl, "stop", self.session.backend.close(id)).await {
-                Err(error) if error.is_transient() => {
-                    failed.note(&error);
-                    tokio::time::sleep(delays.next_delay()).await;
-                }
-                outcome => return outcome,
+            let closing = self.session.backend.close(id);
+            let error = match self.session.attempt(lease.ttl, "stop", closing).await {
+                Ok(()) => return Ok(()),
+                Err(error) => error,
+            };
+            // A try whose answer was lost may have ended the session.
+            in_doubt |= error.effect() == Effect::Unknown;
+            if !error.is_transient() {
+                return Err(if in_doubt { error.with_effect(Effect::Unknown) } else { error });
             }
+            failed.note(&error);
+            tokio::time::sleep(delays.next_delay()).await;
         }
     }
 }

@@ -146,12 +146,16 @@ impl Drop for HeldBeside {
 
 #[cfg(all(test, coordination_internals, feature = "memory"))]
 mod tests {
+    use std::future::poll_fn;
+    use std::pin::pin;
+    use std::task::Poll;
     use std::time::Duration;
 
+    use tokio::runtime::Runtime;
     use tokio::time::{Instant, sleep};
 
     use crate::simulation::{Clocks, Link, Run, Traits, World};
-    use crate::{ClaimOptions, Config, Coordinator, ErrorKind, Lock, NewItem};
+    use crate::{ClaimOptions, Config, Coordinator, Effect, ErrorKind, Lock, LossReason, NewItem};
 
     const TTL: Duration = Duration::from_secs(1);
     const HOUR: Duration = Duration::from_secs(3_600);
@@ -239,6 +243,25 @@ mod tests {
         assert!(!guard.is_held() && stopped.cut_off.is_empty());
         let error = stopped.confirmed.expect_err("nothing is heard");
         assert_eq!(error.kind(), ErrorKind::Unavailable);
+    }
+
+    /// The runtime of the session ends while the stop waits, and the session with it.
+    #[test]
+    fn x1_a_stop_that_ends_with_its_runtime_is_in_doubt() {
+        let [of_session, of_caller] = [(); 2].map(|()| Runtime::new().expect("a runtime"));
+        let connecting = Coordinator::connect("memory://stop-ended");
+        let coordinator = of_session.block_on(connecting).expect("it is in memory");
+        let _held = of_session.block_on(lock(&coordinator, "a").acquire(None)).expect("free");
+        let stopped = of_caller.block_on(async {
+            let mut stopping = pin!(coordinator.stop_within(HOUR));
+            let begun = poll_fn(|context| Poll::Ready(stopping.as_mut().poll(context)));
+            assert!(begun.await.is_pending(), "it waits for the lock");
+            of_session.shutdown_background();
+            stopping.await
+        });
+        let error = stopped.confirmed.expect_err("nobody has confirmed it");
+        assert_eq!(error.loss_reason(), Some(LossReason::RuntimeEnded));
+        assert_eq!(error.effect(), Effect::Unknown, "{error}");
     }
 
     /// Nobody is told when the time of a claim is over.

@@ -283,3 +283,18 @@ fn x1_a_wait_for_an_item_that_may_have_claimed_one_says_so() {
     }
     assert!(made > 0, "it was made in no run");
 }
+
+/// The store ends the session, its answer is lost, and then it refuses the login.
+#[test]
+fn x1_a_stop_whose_answer_was_lost_may_have_been_made() {
+    in_a_world(async |world, client, one, _| {
+        client.set_link(NOT_HEARD);
+        let fails = async {
+            sleep(ms(100)).await;
+            world.set_failing(Some(ErrorKind::Auth));
+        };
+        let (stopped, ()) = tokio::join!(one.stop(), fails);
+        let refused = stopped.expect_err("the login is refused");
+        assert_eq!(told(&refused), (ErrorKind::Auth, Effect::Unknown), "{refused}");
+    });
+}
