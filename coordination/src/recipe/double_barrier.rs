@@ -281,7 +281,8 @@ impl Inside {
     ///
     /// Whatever it returns, this party has left as far as this process is concerned.
     ///
-    /// * [`ErrorKind::Timeout`]: another party is still in.
+    /// * [`ErrorKind::Timeout`]: another party is still in. The effect is [`Effect::Applied`] if it was this call that left, and
+    ///   [`Effect::None`] if that was an earlier one.
     /// * Those of [`release`](Self::release): the session, and with it the place, may have been lost before.
     /// * [`ErrorKind::Unavailable`]: the store did not answer in time. The party's entry is removed in the background.
     ///
@@ -312,20 +313,24 @@ impl Inside {
     /// ```
     pub async fn leave(&self, timeout: Option<Duration>) -> Result<()> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut left_by_this = Effect::None;
         // A party that has left before only waits, also if its place was lost then, or its session since.
         if !self.has_left.swap(true, Ordering::SeqCst) {
-            match self.released(timeout).await {
+            left_by_this = match self.released(timeout).await {
                 // The release goes on in the background, and a caller without a timeout waits for it, too.
-                Err(error) if timeout.is_none() && error.kind() == ErrorKind::Unavailable => {}
-                released => released?,
-            }
+                Err(error) if timeout.is_none() && error.kind() == ErrorKind::Unavailable => {
+                    Effect::Unknown
+                }
+                released => released.map(|()| Effect::Applied)?,
+            };
         }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let is_empty = |listing: &Listing| {
             let is_in = |entry: &Entry| entry.seq <= self.through;
             Ok((!listing.entries.iter().any(is_in)).then_some(()))
         };
-        self.queue.until("leave", left, is_empty).await
+        let waited = self.queue.until("leave", left, is_empty).await;
+        waited.map_err(|error| error.with_effect(left_by_this))
     }
 
     /// Releases the place. When the time is over, the release goes on in the background.
@@ -409,6 +414,20 @@ mod tests {
         let next = verdict(2, &listing(&[7, 20, 21], Some(value)), 1).0;
         assert_eq!(next, r#"{"parties":2,"through":[9,21]}"#);
         assert_eq!(verdict(2, &listing(&[7, 20, 21], Some(&next)), 0).1, 9);
+    }
+
+    /// A party that has left, and waits for the other one in vain, is told once that it has left.
+    #[cfg(feature = "memory")]
+    #[tokio::test]
+    async fn x1_a_party_that_leaves_before_the_other_has_left() -> Result<()> {
+        let coordinator = Coordinator::connect("memory://left-before").await?;
+        let phase = coordinator.double_barrier("phase", 2)?;
+        let (one, other) = tokio::try_join!(phase.enter(None), phase.enter(None))?;
+        for effect in [Effect::Applied, Effect::None] {
+            let late = one.leave(Some(Duration::ZERO)).await.expect_err("the other one is in");
+            assert_eq!((late.kind(), late.effect()), (ErrorKind::Timeout, effect));
+        }
+        other.leave(None).await
     }
 
     #[test]

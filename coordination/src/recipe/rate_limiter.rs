@@ -277,7 +277,7 @@ impl RateLimiter {
     /// * [`ErrorKind::Timeout`]: the wait would be longer; [`retry_after`](Error::retry_after) says how long.
     /// * Those of [`try_acquire`](Self::try_acquire). If the store does not answer within `timeout`, or
     ///   within 100 ms if that is longer, it is [`ErrorKind::Unavailable`]. It does not wait for the end of
-    ///   an outage.
+    ///   an outage. With [`Effect::Applied`] the permits are used up: the runtime of the session ended before their slot.
     ///
     /// # Cancel safety
     ///
@@ -309,7 +309,9 @@ impl RateLimiter {
         let look = self.look(permits, timeout).await?;
         match look.slot {
             Ok(slot) => {
-                self.queue.sleep_until(look.at.1 + look.wait(slot - look.now)).await?;
+                let waited = self.queue.sleep_until(look.at.1 + look.wait(slot - look.now)).await;
+                // They are used up, whoever waits for their slot.
+                waited.map_err(|error| error.with_effect(Effect::Applied))?;
                 Ok(self.permit(slot, &look))
             }
             Err(wait) => {

@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
 
+use tokio::runtime::Runtime;
 use tokio::time::{advance, sleep};
 
 use super::*;
@@ -213,6 +214,57 @@ fn a_clock_that_starts_anew_starts_cold() {
     assert_eq!(call(2, 5), Err(800_000));
     assert_eq!(call(2, 400), Err(405_000));
     assert_eq!(call(2, 805), Ok(805_000));
+}
+
+/// Permits are taken when their slot is reserved: who waits for the slot when the session's runtime ends is told so.
+#[test]
+fn x1_a_wait_that_ends_with_its_runtime_has_taken_its_permits() {
+    const HOUR: Duration = Duration::from_secs(3_600);
+    let of_session = Runtime::new().expect("a runtime");
+    let connecting = async {
+        let coordinator = Coordinator::connect("memory://rate-ended").await?;
+        let limiter = coordinator.rate_limiter("api", 1, HOUR)?;
+        limiter.acquire(1, None).await?;
+        Ok::<_, Error>(limiter)
+    };
+    let limiter = of_session.block_on(connecting).expect("it is free");
+    let waits = limiter.clone();
+    let waiting = std::thread::spawn(move || {
+        Runtime::new().expect("a runtime").block_on(waits.acquire(1, None))
+    });
+    of_session.block_on(async {
+        loop {
+            match limiter.try_acquire(1).await.expect("memory") {
+                // The slot before is reserved.
+                Attempt::Denied { retry_after } if retry_after > HOUR * 3 / 2 => break,
+                Attempt::Denied { .. } => sleep(Duration::from_millis(1)).await,
+                Attempt::Granted(_) => panic!("one was taken"),
+            }
+        }
+    });
+    of_session.shutdown_background();
+    let error = waiting.join().expect("no panic").expect_err("its runtime has ended");
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Closed, Effect::Applied), "{error}");
+}
+
+/// Whoever is cut short by the end of the session's runtime is not told that nothing was done.
+#[test]
+fn x1_a_call_that_ends_with_its_runtime_is_in_doubt() {
+    let of_session = Runtime::new().expect("a runtime");
+    let limiter = of_session.block_on(limiter("cut-short"));
+    let session = Arc::clone(&limiter.queue.session);
+    let (begin, begun) = std::sync::mpsc::channel();
+    let never = async move {
+        let _ = begin.send(());
+        std::future::pending::<Result<()>>().await
+    };
+    let waiting = std::thread::spawn(move || {
+        Runtime::new().expect("a runtime").block_on(session.run_for_caller("acquire", never))
+    });
+    begun.recv().expect("it begins");
+    of_session.shutdown_background();
+    let error = waiting.join().expect("no panic").expect_err("it never ends");
+    assert_eq!(error.effect(), Effect::Unknown, "{error}");
 }
 
 #[tokio::test]
