@@ -25,6 +25,7 @@ use zookeeper_client::{
     Client, Error as ZooKeeperError, MultiReadResult, SessionState, StateWatcher,
 };
 
+use super::addresses::{Addresses, LOOKUP};
 use super::config::Config;
 use super::ending::Ending;
 use super::error::from_zookeeper;
@@ -33,7 +34,7 @@ use super::identity::{Identity, Presented};
 use super::probe::{self, Granted};
 use super::watch_room::WatchRoom;
 use super::write_fence::WriteFence;
-use crate::env::{names, spawn};
+use crate::env::spawn;
 use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 use crate::panics;
 use crate::time::BootInstant;
@@ -44,8 +45,6 @@ use crate::url::{Host, Secret};
 /// processes.
 const UNDER_WAY: usize = 8;
 
-/// How long the look-up of a host's name may take.
-const LOOKUP: Duration = Duration::from_millis(500);
 /// How long an address may take to accept a connection. After that it counts as an address that does not answer.
 const ACCEPTING: Duration = Duration::from_millis(500);
 /// If a host has several addresses, this time is divided among all places in the crate's list of servers: each place may leave a
@@ -59,6 +58,7 @@ const SHORTEST: Duration = Duration::from_secs(1);
 /// Opens sessions at the servers of the URL.
 pub(super) struct Connector {
     servers: Vec<Host>,
+    pub(super) addresses: Arc<Addresses>,
     identity: Arc<Identity>,
     /// If nothing arrives on a connection for this time, the connection is given up.
     silence: Duration,
@@ -96,7 +96,8 @@ pub(super) struct Connection {
 impl Connector {
     pub(super) fn new(config: &Config, silence: Duration) -> Result<Self> {
         let identity = Arc::new(Identity::new(config)?);
-        Ok(Self { servers: config.servers.clone(), identity, silence })
+        let (servers, addresses) = (config.servers.clone(), Arc::default());
+        Ok(Self { servers, addresses, identity, silence })
     }
 
     /// Opens a session. Asks for the lease `ttl`; the server may grant another.
@@ -144,7 +145,8 @@ impl Connector {
         let credentials = self.identity.credentials();
         // The server that answers our heartbeats has as long for this answer as for those, or `SILENCE / 2`.
         let rest = self.silence / 2;
-        probe::least_granted(&self.servers, credentials.tls.as_ref(), lease, rest).await
+        let tls = credentials.tls.as_ref();
+        probe::least_granted(&self.servers, &self.addresses, tls, lease, rest).await
     }
 
     /// The list of servers that the client crate gets, and how long each place in this list may take to answer.
@@ -154,15 +156,19 @@ impl Connector {
     /// those addresses that accept connections now. The name itself comes after them, because it may have other addresses later in
     /// the session. With TLS the list has names only, because the crate takes from the list the name that the server's certificate
     /// must have.
+    ///
+    /// If a name has only one address, the list needs only the name. The crate looks the name up for each of its attempts, and while
+    /// this fails, it cannot connect. To list that address as well would make the crate try a host that does not answer twice as
+    /// often. But if the name cannot be looked up even now, the addresses that it had before are listed, however few they are.
     async fn places(&self) -> (String, Duration) {
         let mut hosts = Vec::new();
         for host in &self.servers {
             let found = match self.identity.is_secure() {
-                false => Self::addresses(host).await,
-                true => Vec::new(),
+                false => self.addresses.of(host, LOOKUP).await.ok(),
+                true => None,
             };
-            // If a name has only one address, the list needs only the name.
-            hosts.push((host, if found.len() > 1 { found } else { Vec::new() }));
+            let listed = found.filter(|found| found.addresses.len() > 1 || found.are_earlier);
+            hosts.push((host, listed.map_or_else(Vec::new, |found| found.addresses)));
         }
         let accepting = accepting(hosts.iter().flat_map(|(_, found)| found.iter().copied())).await;
         let (mut places, mut has_several) = (Vec::new(), false);
@@ -178,12 +184,6 @@ impl Connector {
         }
         let silence = silence(self.silence, has_several, places.len());
         (places.join(","), silence)
-    }
-
-    /// The addresses of a host; empty if they cannot be found now.
-    async fn addresses(host: &Host) -> Vec<SocketAddr> {
-        let found = names::addresses(&host.name, host.port.unwrap_or_default());
-        timeout(LOOKUP, found).await.ok().and_then(Result::ok).unwrap_or_default()
     }
 }
 
@@ -568,5 +568,65 @@ mod tests {
         assert_eq!(silence(alone, false, 9), alone);
         assert_eq!(silence(alone, true, 2), alone);
         assert_eq!(silence(alone, true, 9), SHORTEST);
+    }
+
+    #[cfg(coordination_internals)]
+    mod named {
+        use std::fs;
+        use std::io::{self, Read, Write};
+        use std::net::{Ipv4Addr, TcpListener};
+        use std::thread;
+
+        use super::*;
+        use crate::url::Url;
+
+        const LEASE: Duration = Duration::from_secs(10);
+
+        /// Starts a server that grants each session the lease [`LEASE`]. Returns its port.
+        fn server() -> io::Result<u16> {
+            let listening = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+            let port = listening.local_addr()?.port();
+            // The length, the protocol's version, the lease in milliseconds, and then the session's id and password.
+            let mut answer = [1; 41];
+            answer[..12].copy_from_slice(&[0, 0, 0, 37, 0, 0, 0, 0, 0, 0, 0x27, 0x10]);
+            thread::spawn(move || {
+                for mut stream in listening.incoming().flatten() {
+                    // Whoever only looks whether the server accepts connections sends nothing.
+                    let _ =
+                        stream.read_exact(&mut [0; 49]).and_then(|()| stream.write_all(&answer));
+                }
+            });
+            Ok(port)
+        }
+
+        #[tokio::test]
+        async fn servers_are_found_while_their_names_cannot_be_looked_up() -> Result<()> {
+            let port = server().expect("a port is free");
+            let name = format!("z{}.test", std::process::id());
+            let directory = std::env::temp_dir().join("coordination-names");
+            fs::create_dir_all(&directory).expect("it may be made");
+            let file = directory.join(&name);
+            let set = |addresses: &str| fs::write(&file, addresses).expect("the file is ours");
+            let mut url = Url::parse_by_scheme(&format!("zookeeper://{name}:{port}/n"))?;
+            let connector = Connector::new(&Config::parse(&mut url)?, SHORTEST)?;
+            let is_granted = async || {
+                let granted = connector.least_granted(LEASE).await;
+                granted.is_some_and(|granted| granted.least == LEASE && granted.is_by_all)
+            };
+            set("");
+            assert!(!is_granted().await, "the address is not known yet");
+            set("127.0.0.1");
+            assert!(is_granted().await);
+            assert_eq!(connector.places().await.0, format!("{name}:{port}"));
+            set("");
+            assert!(is_granted().await, "the server is at its last address");
+            let places = connector.places().await.0;
+            assert_eq!(places, format!("127.0.0.1:{port},{name}:{port}"));
+            // Nothing listens at the new address.
+            set("127.0.0.2");
+            assert!(!is_granted().await, "the name is looked up first");
+            fs::remove_file(&file).expect("the file is ours");
+            Ok(())
+        }
     }
 }

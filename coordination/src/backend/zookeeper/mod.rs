@@ -62,6 +62,7 @@
 //!   become empty. A `persistent` node stays. kazoo needs `persistent`: its lock object fails once the queue's node was removed.
 
 mod active_watches;
+mod addresses;
 mod client;
 mod config;
 mod ending;
@@ -171,7 +172,7 @@ impl Zookeeper {
         // take, because the answer to a ping may take as long as a call; but it is no longer than `SILENCE`. When the first
         // connection is made, the crate also waits this long for a server that does not answer, before it tries the next one.
         let connector = Connector::new(&config, SILENCE.min(patience * 2))?;
-        let shortest = probe::probe(&config).await?;
+        let shortest = probe::probe(&config, &connector.addresses).await?;
         let failed = |error: io::Error| {
             let message = format!("cannot start the client's thread: {error}");
             Error::new(ErrorKind::Storage, "connect", message).with_source(error)

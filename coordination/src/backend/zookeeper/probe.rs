@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -15,11 +16,12 @@ use rand::seq::SliceRandom;
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::time::{Instant, timeout_at};
 
+use super::addresses::{Addresses, LOOKUP};
 use super::config::Config;
 use super::tls::{HANGS_UP, Handshake, is_tls};
 use crate::backend::server::cause::{causes, connection_kind};
 use crate::backend::server::tls::Tls;
-use crate::env::{self, names};
+use crate::env;
 use crate::error::{Error, ErrorKind, Result};
 use crate::url::Host;
 
@@ -48,7 +50,7 @@ const BYE: [u8; 12] = [0, 0, 0, 8, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xf5];
 /// Each address of a host counts as a server. The next server is asked when one has failed, or has not answered within
 /// `HEAD_START`. The probe has to be quick: after it, the client crate tries the servers again, in an order of its own, and needs
 /// the rest of the time for that.
-pub(super) async fn probe(config: &Config) -> Result<Duration> {
+pub(super) async fn probe(config: &Config, addresses: &Arc<Addresses>) -> Result<Duration> {
     let mut hosts = config.servers.clone();
     // R4: the order is random, because a thousand clients must not all ask the same server first.
     hosts.shuffle(&mut env::rng());
@@ -56,7 +58,9 @@ pub(super) async fn probe(config: &Config) -> Result<Duration> {
     let limit = Instant::now() + PATIENCE;
     let (tell, mut told) = mpsc::unbounded_channel();
     let mut lookups = hosts.len();
-    hosts.into_iter().for_each(|host| look_up(host, tell.clone()));
+    for host in hosts {
+        look_up(host, Arc::clone(addresses), PATIENCE, tell.clone());
+    }
     let (mut waiting, mut silent, mut failed) =
         (VecDeque::<Server>::new(), Vec::<Server>::new(), None);
     let mut next = Instant::now();
@@ -113,13 +117,16 @@ pub(super) struct Granted {
 /// no say.
 pub(super) async fn least_granted(
     servers: &[Host],
+    addresses: &Arc<Addresses>,
     tls: Option<&Tls>,
     wanted: Duration,
     rest: Duration,
 ) -> Option<Granted> {
     let tls = tls.map(Handshake::new).transpose().ok()?;
     let (tell, mut told) = mpsc::unbounded_channel();
-    servers.iter().for_each(|host| look_up(host.clone(), tell.clone()));
+    for host in servers {
+        look_up(host.clone(), Arc::clone(addresses), LOOKUP, tell.clone());
+    }
     let (mut awaited, mut limit) = (servers.len(), Instant::now() + PATIENCE);
     let mut least: Option<Duration> = None;
     let mut silent: Vec<_> = servers.iter().collect();
@@ -168,10 +175,10 @@ impl Server {
     }
 }
 
-fn look_up(host: Host, tell: UnboundedSender<Told>) {
+fn look_up(host: Host, addresses: Arc<Addresses>, limit: Duration, tell: UnboundedSender<Told>) {
     tokio::spawn(async move {
-        let found = names::addresses(&host.name, host.port.unwrap_or_default()).await;
-        // If `probe` has returned already, sending fails. Then nobody needs the addresses any more.
+        let found = addresses.of(&host, limit).await.map(|found| found.addresses);
+        // If the caller has returned already, sending fails. Then nobody needs the addresses any more.
         let _ = tell.send(Told::Found(host, found));
     });
 }

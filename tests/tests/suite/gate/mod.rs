@@ -13,6 +13,8 @@ mod interop_zookeeper;
 mod listed;
 mod macros;
 mod metrics;
+#[cfg(feature = "zookeeper")]
+mod name_server_zookeeper;
 mod names;
 pub(crate) mod panics;
 #[cfg(feature = "postgres")]
