@@ -68,10 +68,9 @@ impl Grants {
         F: Future<Output = Option<Granted>>,
     {
         let mut states = self.granted.borrow().clone();
-        // Whether a connection broke before the servers had answered.
-        let mut is_unsure = false;
+        let mut seen = Seen::new();
         loop {
-            while states.changed().await != SessionState::SyncConnected {}
+            while !seen.note(states.changed().await) {}
             // R4: a thousand clients must not all ask at the same moment.
             let spread = env::rng().random_range(Duration::ZERO..=lease / SPREAD);
             sleep(spread).await;
@@ -88,7 +87,7 @@ impl Grants {
                         self.is_shortened.send_replace(true);
                         return;
                     }
-                    Some(granted) if granted.is_by_all || !is_unsure => {
+                    Some(granted) if granted.is_by_all || !seen.is_unsure => {
                         is_granted = is_unchanged(&states);
                     }
                     _ => {
@@ -103,11 +102,36 @@ impl Grants {
                     }
                 }
             }
-            is_unsure = !is_granted;
+            seen.is_unsure = !is_granted;
             if is_granted {
                 self.granted.send_replace(states.clone());
             }
         }
+    }
+}
+
+/// What was seen of a session's connections since the one for which the servers have last granted the lease.
+struct Seen {
+    /// The state that was seen last.
+    state: SessionState,
+    /// Whether a connection broke before the servers had answered.
+    is_unsure: bool,
+}
+
+impl Seen {
+    /// There is a connection, and the servers have granted the lease for it.
+    fn new() -> Self {
+        Self { state: SessionState::SyncConnected, is_unsure: false }
+    }
+
+    /// To be called with each state that is seen. Returns true if it says that there is a connection.
+    fn note(&mut self, state: SessionState) -> bool {
+        // If several changes follow each other quickly, only the last one is seen. But the crate never reports the same state twice
+        // in a row (`Session::change_state` in 0.11.2). So between two reports that there is no connection, there was one.
+        let was_missed = state == SessionState::Disconnected && self.state == state;
+        self.is_unsure |= was_missed;
+        self.state = state;
+        state == SessionState::SyncConnected
     }
 }
 
@@ -117,4 +141,26 @@ fn is_unchanged(seen: &StateWatcher) -> bool {
     // Not by the budget of the task: a task that has used it up would be told that nothing has changed.
     let changed = pin!(unconstrained(seen.changed()));
     changed.poll(&mut Context::from_waker(Waker::noop())).is_pending()
+}
+
+#[cfg(test)]
+mod tests {
+    use zookeeper_client::SessionState::{Disconnected, SyncConnected};
+
+    use super::*;
+
+    #[test]
+    fn a_connection_that_nobody_saw_leaves_the_lease_unsure() {
+        let after = |states: &[SessionState]| {
+            let mut seen = Seen::new();
+            let mut is_connected = true;
+            for state in states {
+                is_connected = seen.note(*state);
+            }
+            (is_connected, seen.is_unsure)
+        };
+        assert_eq!(after(&[Disconnected]), (false, false));
+        assert_eq!(after(&[Disconnected, SyncConnected]), (true, false));
+        assert_eq!(after(&[Disconnected, Disconnected, SyncConnected]), (true, true));
+    }
 }
