@@ -45,7 +45,7 @@
 //! [`proof_delay`](Store::proof_delay) is computed from it. All servers must have one `tickTime` and one `maxSessionTimeout`: a server
 //! to which the client crate connects again may grant the session a shorter lease, and the crate does not tell. So the servers are
 //! asked (`grants.rs`), and if one grants less, the session is lost. But between the new connection and this loss, holders rely on
-//! their locks for longer than the servers keep them.
+//! their locks for longer than the servers keep them: `docs/decisions/zookeeper-leases.md` says why.
 //!
 //! # URL options
 //!
