@@ -130,8 +130,8 @@ pub(crate) mod stored {
 #[cfg(test)]
 mod tests {
     use crate::{
-        Ack, Attempt, Durability, Effect, ErrorKind, FencingToken, Liveness, LossDetection,
-        LossReason, Presence, Recipe, Refusal, Scope, Standing, State,
+        Ack, Durability, Effect, ErrorKind, FencingToken, Liveness, LossDetection, LossReason,
+        Presence, Recipe, Refusal, Scope, Standing, State,
     };
 
     /// Who reads a word in a log finds it in the documentation of the enum.
@@ -208,7 +208,7 @@ mod tests {
 
         use serde_json::{Value, json};
 
-        use crate::{ClaimId, ClaimOptions, NewItem};
+        use crate::{Attempt, ClaimId, ClaimOptions, NewItem};
 
         fn written(value: impl serde::Serialize) -> Value {
             serde_json::to_value(value).expect("it can be written")
