@@ -610,26 +610,17 @@ mod tests {
     use tokio::time::sleep;
 
     use super::*;
-    use crate::simulation::{Client, Clocks, Link, Room, Run, Traits, World};
-    use crate::{Config, ErrorKind};
+    use crate::ErrorKind;
+    use crate::simulation::{Link, Room, Run, World};
 
     const TTL: Duration = Duration::from_secs(1);
-
-    async fn connected() -> (World, Arc<Client>, Coordinator) {
-        let traits =
-            Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
-        let world = World::new(1, traits);
-        let client = world.client(Clocks::default());
-        let config = Config { ttl: Some(TTL), ..Config::default() };
-        let coordinator = client.connect(config).await.expect("the store is there");
-        (world, client, coordinator)
-    }
 
     /// Only what the store certainly has not done leaves the lock exclusive.
     #[tokio::test(start_paused = true)]
     async fn a_share_that_fails_says_whether_others_may_hold_the_lock() {
         let _run = Run::begin(1);
-        let (world, _client, coordinator) = connected().await;
+        let (world, _client, coordinator) =
+            World::with_one_client(TTL).await.expect("the store is there");
         let guard = coordinator.lock("a").expect("a name").acquire(None).await.expect("free");
         let cases = [(Room::None, false), (Room::NoneInDoubt, true), (Room::None, true)];
         for (room, is_shared) in cases {
@@ -648,7 +639,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_share_that_ends_with_a_loss_may_have_let_others_in() {
         let _run = Run::begin(1);
-        let (_world, client, coordinator) = connected().await;
+        let (_world, client, coordinator) =
+            World::with_one_client(TTL).await.expect("the store is there");
         let guard = coordinator.lock("a").expect("a name").acquire(None).await.expect("free");
         sleep(TTL / 10).await;
         client.set_link(Link { replies_cut: true, ..Link::default() });

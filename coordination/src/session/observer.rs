@@ -314,26 +314,17 @@ mod tests {
 
     use super::super::logged::Warnings;
     use super::*;
-    use crate::simulation::{Client, Clocks, Run, Traits, World};
-    use crate::{Config, Coordinator, ValueEvent};
+    use crate::ValueEvent;
+    use crate::simulation::{Run, World};
 
     const TTL: Duration = Duration::from_secs(30);
-
-    async fn connected() -> (World, Arc<Client>, Coordinator) {
-        let traits =
-            Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
-        let world = World::new(1, traits);
-        let client = world.client(Clocks::default());
-        let config = Config { ttl: Some(TTL), ..Config::default() };
-        let coordinator = client.connect(config).await.expect("the store is there");
-        (world, client, coordinator)
-    }
 
     #[tokio::test(start_paused = true)]
     async fn an_observer_that_is_refused_is_warned_of_once() {
         let warnings = Warnings::begin();
         let _run = Run::begin(1);
-        let (world, _client, coordinator) = connected().await;
+        let (world, _client, coordinator) =
+            World::with_one_client(TTL).await.expect("the store is there");
         let limit = coordinator.value::<u32>("limit").expect("a good name");
         let mut watch = limit.watch();
         assert_eq!(watch.next().await.expect("the store is there"), ValueEvent::NoValue);
@@ -351,7 +342,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_watch_of_what_cannot_be_read_says_so() {
         let _run = Run::begin(1);
-        let (world, _client, coordinator) = connected().await;
+        let (world, _client, coordinator) =
+            World::with_one_client(TTL).await.expect("the store is there");
         let limit = coordinator.value::<u32>("limit").expect("a good name");
         let mut watch = limit.watch();
         assert_eq!(watch.next().await.expect("the store is there"), ValueEvent::NoValue);

@@ -5,11 +5,12 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
 use super::run::{nanos, with};
-use super::server::World;
+use super::server::{Traits, World};
 use crate::backend::SessionId;
 use crate::canary::{Canary, sings};
 use crate::{Config, Coordinator, Result};
@@ -64,6 +65,21 @@ impl fmt::Debug for Client {
 }
 
 impl World {
+    /// A new store on a server that has a clock and reports changes, and one client, which is connected with this lease.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Coordinator::connect`].
+    pub async fn with_one_client(ttl: Duration) -> Result<(Self, Arc<Client>, Coordinator)> {
+        let traits =
+            Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
+        let world = Self::new(1, traits);
+        let client = world.client(Clocks::default());
+        let config = Config { ttl: Some(ttl), ..Config::default() };
+        let coordinator = client.connect(config).await?;
+        Ok((world, client, coordinator))
+    }
+
     /// A new client of this store.
     pub fn client(&self, clocks: Clocks) -> Arc<Client> {
         Arc::new(Client { world: self.clone(), clocks, state: Mutex::default() })

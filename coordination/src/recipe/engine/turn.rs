@@ -352,12 +352,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_may_stand_after_a_loss_is_told() {
         let _run = Run::begin(1);
-        let traits =
-            Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
-        let world = World::new(1, traits);
-        let client = world.client(Clocks::default());
-        let config = Config { ttl: Some(TTL), ..Config::default() };
-        let coordinator = client.connect(config).await.expect("the store is there");
+        let connected = World::with_one_client(TTL).await;
+        let (_world, client, coordinator) = connected.expect("the store is there");
         let lock = coordinator.lock("a").expect("a good name");
         client.set_link(Link { replies_cut: true, ..Link::default() });
         let error = lock.acquire(Some(TTL + TTL / 5)).await.expect_err("nothing is heard");
