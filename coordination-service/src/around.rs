@@ -210,7 +210,7 @@ fn check_host(service: &Shared, request: &Request) -> Result<(), Problem> {
     let (first, more) = (given.next(), given.next());
     let host = first.and_then(|host| host.to_str().ok()).filter(|_| more.is_none());
     // Whoever speaks to us without encryption could be led here by any name in a certificate for many.
-    let certificate = request.extensions().get::<Certificate>();
+    let certificate = request.extensions().get::<Arc<Certificate>>();
     let is_ours = host.is_some_and(|host| {
         let name = host_name(host);
         let address = name.trim_matches(['[', ']']).parse::<IpAddr>().ok();

@@ -40,7 +40,7 @@ const LATE: Duration = Duration::from_millis(200);
 pub(crate) struct Origin {
     peer: Peer,
     /// What it is encrypted with, whose names are ours for it.
-    certificate: Option<Certificate>,
+    certificate: Option<Arc<Certificate>>,
 }
 
 impl From<Peer> for Origin {
@@ -93,8 +93,8 @@ impl Listener for Encrypted {
         let (stream, address) = self.0.accept().await?;
         prepare(&stream);
         let (tls, certificate) = (Arc::clone(&self.1), self.1.certificate());
-        let origin =
-            Origin { peer: Peer::Address(address), certificate: Some(certificate.clone()) };
+        let own = Some(Arc::clone(&certificate));
+        let origin = Origin { peer: Peer::Address(address), certificate: own };
         Ok((Box::pin(async move { tls.accept(stream, certificate).await }), origin))
     }
 }
@@ -184,7 +184,7 @@ async fn connection(
         hyper::service::service_fn(move |mut request: Request<hyper::body::Incoming>| {
             request.extensions_mut().insert(peer);
             if let Some(certificate) = &certificate {
-                request.extensions_mut().insert(certificate.clone());
+                request.extensions_mut().insert(Arc::clone(certificate));
             }
             let under_way = asking.begin();
             let answer = hyper::service::Service::call(&service, request);

@@ -42,22 +42,21 @@ pub(crate) type EncryptedStream = TlsStream<Stalled<TcpStream>>;
 /// What connections are encrypted with.
 pub(crate) struct Tls {
     files: TlsFiles,
-    loaded: RwLock<Certificate>,
+    loaded: RwLock<Arc<Certificate>>,
     /// A handshake costs us a signature, and who asks for it hardly anything.
     turns: Turns,
 }
 
 /// A certificate with its key.
-#[derive(Clone)]
 pub(crate) struct Certificate {
     config: Arc<ServerConfig>,
-    own: Arc<CertificateDer<'static>>,
+    own: CertificateDer<'static>,
 }
 
 impl Certificate {
     /// Whether it is for this host, a name or an address.
     pub(crate) fn is_for(&self, host: &str) -> bool {
-        let certificate = ParsedCertificate::try_from(&*self.own);
+        let certificate = ParsedCertificate::try_from(&self.own);
         let (Ok(certificate), Ok(name)) = (certificate, ServerName::try_from(host)) else {
             return false;
         };
@@ -68,27 +67,27 @@ impl Certificate {
 impl Tls {
     /// Reads the files.
     pub(crate) fn new(files: TlsFiles) -> Result<Self, String> {
-        let loaded = RwLock::new(read(&files)?);
+        let loaded = RwLock::new(Arc::new(read(&files)?));
         Ok(Self { files, loaded, turns: Turns::default() })
     }
 
     /// Reads the files again, for connections from now on; what is wrong changes nothing.
     pub(crate) fn reload(&self) -> Result<(), String> {
-        let loaded = read(&self.files)?;
+        let loaded = Arc::new(read(&self.files)?);
         *self.loaded.write().unwrap_or_else(PoisonError::into_inner) = loaded;
         Ok(())
     }
 
     /// The one for connections from now on.
-    pub(crate) fn certificate(&self) -> Certificate {
-        self.loaded.read().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn certificate(&self) -> Arc<Certificate> {
+        Arc::clone(&self.loaded.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Encrypts the connection, within a time.
     pub(crate) async fn accept(
         &self,
         stream: TcpStream,
-        certificate: Certificate,
+        certificate: Arc<Certificate>,
     ) -> io::Result<EncryptedStream> {
         let late = |_| Err(io::Error::new(ErrorKind::TimedOut, "no handshake in time"));
         let handshake = self.handshake(stream, certificate);
@@ -98,7 +97,7 @@ impl Tls {
     async fn handshake(
         &self,
         mut stream: TcpStream,
-        certificate: Certificate,
+        certificate: Arc<Certificate>,
     ) -> io::Result<EncryptedStream> {
         let mut first = [0];
         if stream.peek(&mut first).await? == 1 && first != [RECORD] {
@@ -108,7 +107,7 @@ impl Tls {
             stream.shutdown().await?;
             return Err(io::Error::new(ErrorKind::InvalidData, "it does not speak TLS"));
         }
-        let acceptor = TlsAcceptor::from(certificate.config);
+        let acceptor = TlsAcceptor::from(Arc::clone(&certificate.config));
         self.turns.take(acceptor.accept(Stalled::new(stream))).await
     }
 }
@@ -139,7 +138,7 @@ fn read(files: &TlsFiles) -> Result<Certificate, String> {
         .with_single_cert(chain, private);
     let mut config = config.map_err(|error| format!("{certificate} and {key}: {error}"))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(Certificate { config: Arc::new(config), own: Arc::new(own) })
+    Ok(Certificate { config: Arc::new(config), own })
 }
 
 /// Whether others may read this key than its owner, us or root, and a group of root's.
