@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use coordination::parse_duration;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +29,42 @@ pub(crate) enum Listen {
     Address(SocketAddr),
     /// A Unix socket at this path.
     Unix(PathBuf),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum IfBusy {
+    Fail,
+    Skip,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnLost {
+    Term,
+    Kill,
+    Ignore,
+}
+
+/// What is sent to whom a lock is held for, when it is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Notice {
+    Ignore,
+    Hup,
+    Int,
+    Term,
+    Kill,
+    Usr1,
+    Usr2,
+}
+
+/// What can be taken away from its holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Broken {
+    Lock,
+    Semaphore,
+    #[value(alias = "singleton")]
+    Limiter,
+    Election,
+    Queue,
 }
 
 /// `None`: for ever.
