@@ -53,9 +53,25 @@ pub(crate) fn longest_lease(service: &Shared, locks: &[&str]) -> Duration {
 pub(crate) async fn acquire(
     service: &Shared,
     wanted: Wanted,
+    ticket: Option<Ticket>,
+) -> Result<Undelivered, Problem> {
+    acquire_after(service, wanted, ticket, Duration::ZERO).await
+}
+
+/// The same for whoever has waited for so long already.
+///
+/// # Cancel safety
+///
+/// As for [`acquire`].
+pub(crate) async fn acquire_after(
+    service: &Shared,
+    mut wanted: Wanted,
     mut ticket: Option<Ticket>,
+    waited: Duration,
 ) -> Result<Undelivered, Problem> {
     let begun = Instant::now();
+    let wait_in_all = wanted.wait;
+    wanted.wait = wait_in_all.saturating_sub(waited);
     let place = ticket.as_ref().map_or_else(Place::new, Ticket::place);
     let (wait, keep) = (wanted.wait, wanted.keep);
     let waiter = match &mut ticket {
@@ -64,6 +80,7 @@ pub(crate) async fn acquire(
     };
     let failed = || Problem::new(Code::Internal, "the place is over before the wait has begun");
     let mut waiter = waiter.ok_or_else(failed)?;
+    waiter.wants(wait_in_all);
     let let_in = let_in(service, &wanted);
     // Whoever has repeated the request meanwhile waits at this place for nothing.
     let until_over = let_in.inspect_err(|problem| place.end(Err(problem.clone())))?;
@@ -104,6 +121,7 @@ pub(crate) async fn go_on(
     begun: Instant,
 ) -> Option<Result<Undelivered, Problem>> {
     let left = wanted.wait.saturating_sub(begun.elapsed());
+    waiter.wants(wanted.wait);
     // What is tried for the one before is the one try of this one, too: that it is busy is known after that.
     let is_tried = wanted.wait.is_zero() && waiter.is_trying();
     let answer = waited::waiting(waiter.answer((!is_tried).then_some(left))).await;

@@ -54,7 +54,7 @@ pub(crate) struct Hold {
     is_told: AtomicBool,
     state: Mutex<State>,
     /// Whoever changes at the store what is held has it meanwhile, and it is not released before that is over.
-    pub(crate) changing: tokio::sync::Mutex<()>,
+    pub(crate) changing: Arc<tokio::sync::Mutex<()>>,
     /// What a renewal and an end tell: the timer, and who follows it.
     pub(crate) changed: watch::Sender<()>,
 }
@@ -111,7 +111,7 @@ impl Hold {
                 lease: begun.lease,
                 end,
             })),
-            changing: tokio::sync::Mutex::default(),
+            changing: Arc::default(),
             changed: watch::Sender::new(()),
         }
     }

@@ -11,6 +11,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::ended::Ended;
 pub(crate) use crate::ends::{Covered, End};
+use crate::finishing::finished;
 use crate::guard::Guard;
 pub(crate) use crate::hold::{Begun, Hold, Now};
 use crate::hold::{Held, State};
@@ -219,13 +220,14 @@ impl Holds {
     ///
     /// # Cancel safety
     ///
-    /// As for [`tell`](crate::guard::Guard::tell).
+    /// If the future is dropped when the change has begun, that goes on in the background.
     pub(crate) async fn tell(
         self: &Arc<Self>,
         hold: &Arc<Hold>,
         value: &Value,
     ) -> Result<Result<(), Problem>, End> {
-        self.changing(hold, |guard| async move { guard.tell(value).await }).await
+        let value = value.clone();
+        self.changing(hold, |guard| async move { guard.tell(&value).await }).await
     }
 
     /// Makes it a share of its lock, for as long as it is held. If that fails it is held still, and [`Now::shared`] says whether others may
@@ -237,24 +239,38 @@ impl Holds {
     ///
     /// # Cancel safety
     ///
-    /// As for [`share`](crate::guard::Guard::share).
+    /// As for [`tell`](Self::tell).
     pub(crate) async fn share(
         self: &Arc<Self>,
         hold: &Arc<Hold>,
     ) -> Result<Result<(), Problem>, End> {
-        let shared = self.changing(hold, |guard| async move { guard.share().await }).await;
-        self.touched(hold);
-        shared
+        self.changing(hold, |guard| async move { guard.share().await }).await
     }
 
-    /// Changes at the store what is held, for as long as it is held. Of several calls each begins when the one before is over.
-    async fn changing<F: Future<Output = Result<(), Problem>>>(
+    /// Changes at the store what is held, for as long as it is held. Of several calls each begins when the one before is over. Whoever
+    /// shows it is told of the change as soon as the store knows of that, also if the client is gone by then.
+    async fn changing<F: Future<Output = Result<(), Problem>> + Send + 'static>(
+        self: &Arc<Self>,
+        hold: &Arc<Hold>,
+        change: impl FnOnce(Arc<Guard>) -> F + Send + 'static,
+    ) -> Result<Result<(), Problem>, End> {
+        // Out here, so that there is one task for each hold at the most, however many clients come and go.
+        let turn = Arc::clone(&hold.changing).lock_owned().await;
+        let (holds, hold) = (Arc::clone(self), Arc::clone(hold));
+        let change = async move {
+            let changed = holds.change(&hold, change).await;
+            holds.touched(&hold);
+            changed
+        };
+        finished(turn, change).await.unwrap_or_else(|problem| Ok(Err(problem)))
+    }
+
+    async fn change<F: Future<Output = Result<(), Problem>>>(
         self: &Arc<Self>,
         hold: &Arc<Hold>,
         change: impl FnOnce(Arc<Guard>) -> F,
     ) -> Result<Result<(), Problem>, End> {
         let mut changes = hold.changes();
-        let _changing = hold.changing.lock().await;
         let mut guard = None;
         self.held(hold, |held| guard = Some(Arc::clone(&held.guard)))?;
         // Invariant: what is held has a guard.

@@ -229,6 +229,10 @@ async fn entries(
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+    use std::pin::pin;
+    use std::task::Poll;
+
     use super::*;
     use crate::acquire::acquire;
     use crate::acquire::tests::{Disk, instance, wanted};
@@ -305,6 +309,29 @@ mod tests {
         let _held = other.lock("y").expect("a name").acquire(None).await.expect("it is free");
         assert!(appears("y").await, "no round");
         assert!(!renewing.is_finished());
+    }
+
+    /// Its client has gone when the store knows of the share, and who looks is told of it all the same.
+    #[tokio::test]
+    async fn a_share_is_told_though_its_client_has_gone() {
+        let (service, other) = instance(Cover::Any).await;
+        let mut granted = acquire(&service, wanted(0), None).await.expect("it is free");
+        let hold = granted.hold().expect("it is here").clone();
+        granted.deliver();
+        drop(service.holds.take_touched());
+        {
+            let mut sharing = pin!(service.holds.share(&hold));
+            let polled = poll_fn(|context| Poll::Ready(sharing.as_mut().poll(context)));
+            assert!(polled.await.is_pending(), "the store is asked");
+        }
+        let told = async {
+            while service.holds.take_touched().is_empty() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(15 * ROUND, told).await.expect("it is told");
+        let share = other.lock("x").expect("a name").try_acquire_shared().await;
+        assert!(share.expect("memory answers").is_some(), "not before the store knows of it");
     }
 
     /// A file that is out of reach keeps the names of all locks from being listed, and nothing else from being shown.

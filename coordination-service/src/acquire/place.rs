@@ -51,6 +51,8 @@ pub(crate) struct Waiter<T> {
     place: Arc<Place<T>>,
     number: u64,
     received: oneshot::Receiver<Result<T, Problem>>,
+    /// How long it wants to wait in all, if a part of that may have passed before it came here.
+    wait: Duration,
     /// How many were ahead shortly before the end of its time.
     ahead: Option<usize>,
 }
@@ -94,7 +96,7 @@ impl<T> Place<T> {
             self.changed.notify_one();
             drop(until_told);
             drop(answer.send(Err(problem)));
-            return Some(Waiter { place: Arc::clone(self), number, received, ahead: None });
+            return Some(Waiter::new(self, number, received));
         }
         let before = state.answer.replace(answer);
         drop(state);
@@ -103,7 +105,7 @@ impl<T> Place<T> {
             let why = "a later request with the same key waits in its place";
             drop(before.send(Err(Problem::new(Code::Superseded, why))));
         }
-        Some(Waiter { place: Arc::clone(self), number, received, ahead: None })
+        Some(Waiter::new(self, number, received))
     }
 
     /// Waits until nobody waits at it, and it is not kept any more.
@@ -224,6 +226,19 @@ impl<T> Drop for EndsWithIt<T> {
 }
 
 impl<T> Waiter<T> {
+    fn new(
+        place: &Arc<Place<T>>,
+        number: u64,
+        received: oneshot::Receiver<Result<T, Problem>>,
+    ) -> Self {
+        Self { place: Arc::clone(place), number, received, wait: Duration::ZERO, ahead: None }
+    }
+
+    /// It wants to wait for so long in all, though less of that may be left: whether it is told how many are ahead goes by that.
+    pub(crate) fn wants(&mut self, wait: Duration) {
+        self.wait = wait;
+    }
+
     /// Whether somebody else is in the way; else the store has let nobody wait for it yet.
     pub(crate) fn is_blocked(&self) -> bool {
         !self.place.is_asking.load(Ordering::SeqCst) || self.place.queue.is_blocked()
@@ -247,13 +262,13 @@ impl<T> Waiter<T> {
     pub(crate) async fn answer(&mut self, within: Option<Duration>) -> Option<Result<T, Problem>> {
         let failed = |_| Err(Problem::new(Code::Internal, "the wait ended without an answer"));
         if let Some(within) = within {
-            let queue = self.place.queue.clone();
+            let (queue, wait) = (self.place.queue.clone(), self.wait.max(within));
             let (received, ahead) = (&mut self.received, &mut self.ahead);
             let received = async {
                 tokio::select! {
                     biased;
                     answer = received => answer,
-                    never = look_before_end(&queue, within, ahead) => match never {},
+                    never = look_before_end(&queue, (within, wait), ahead) => match never {},
                 }
             };
             match timeout(within, received).await {
@@ -280,14 +295,14 @@ impl<T> Waiter<T> {
     }
 }
 
-/// Looks shortly before the end of this time how many are ahead, and never returns.
+/// Looks shortly before the end of a wait, of which so much is left, how many are ahead, and never returns.
 async fn look_before_end(
     queue: &coordination::Place,
-    within: Duration,
+    (left, wait): (Duration, Duration),
     ahead: &mut Option<usize>,
 ) -> Infallible {
-    if within >= SHORTEST_TOLD {
-        sleep(within - LOOK_BEFORE_END.min(within / 4)).await;
+    if wait >= SHORTEST_TOLD {
+        sleep(left.saturating_sub(LOOK_BEFORE_END.min(wait / 4))).await;
         *ahead = match LOOKS.try_acquire() {
             // Boxed, so that it takes no room while the others wait.
             Ok(_one) => Box::pin(queue.look()).await.ok().flatten(),
