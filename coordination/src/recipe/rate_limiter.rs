@@ -227,8 +227,12 @@ impl RateLimiter {
 
     /// Takes this many permits now, all or none, or says when to ask again.
     ///
-    /// It does not overtake permits that others have reserved for later by [`acquire`](Self::acquire). It
-    /// waits for the store's answer for at most the shorter of the lease and 5 s.
+    /// It does not overtake permits that others have reserved for later by [`acquire`](Self::acquire), and does not wait for
+    /// permits. It takes at most the shorter of the lease and 5 s.
+    ///
+    /// Calls of a limiter and its clones go to the store one after the other, so that they do not make each other start again. A
+    /// try waits for those before it, for at most half of its time, which is 2.5 s with a lease of 5 s or more, and not while the
+    /// store does not answer them; then it asks the store beside them.
     ///
     /// # Errors
     ///

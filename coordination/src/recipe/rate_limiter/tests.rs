@@ -151,6 +151,29 @@ async fn a_call_that_is_left_alone_keeps_nobody_from_asking() {
     }
 }
 
+/// A try waits for the calls before it, for half of its time at the most, and not while the store does not answer them.
+#[tokio::test(start_paused = true)]
+async fn a_try_waits_in_line_for_half_of_its_time() {
+    let limiter = limiter("in-line").await;
+    let _turn = limiter.shared.turn.lock().await;
+    let returned = Arc::clone(&limiter.shared.returned);
+    let others = tokio::spawn(async move {
+        for _ in 0..1_000 {
+            sleep(Duration::from_millis(10)).await;
+            returned.fetch_add(1, Ordering::SeqCst);
+        }
+    });
+    let begun = Instant::now();
+    assert!(is_granted(&limiter).await);
+    let (waited, half) = (begun.elapsed(), Duration::from_millis(2_500));
+    assert!(waited >= half && waited <= half + half / 10, "{waited:?}");
+    others.abort();
+    let begun = Instant::now();
+    assert!(is_granted(&limiter).await);
+    let (waited, stall) = (begun.elapsed(), limiter.queue.session.call_timeout());
+    assert!(waited >= stall && waited <= stall + stall / 10, "{waited:?}");
+}
+
 /// Each of them changes what the others have read, if they do not take turns.
 #[cfg(all(coordination_internals, feature = "memory"))]
 #[tokio::test(start_paused = true)]
