@@ -195,8 +195,10 @@ impl WorkQueue {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Input`]: `limit` is not in the limits. Or those of a store that refuses or does not answer; with
-    /// [`Effect::Unknown`](crate::Effect::Unknown) items may be gone.
+    /// * [`ErrorKind::Input`]: `limit` is not in the limits.
+    /// * [`ErrorKind::Corrupt`]: somebody has changed an item at the store, so that it cannot be read. The message has its name, and
+    ///   no item is removed; [`force_delete`](Self::force_delete) removes that one.
+    /// * Those of a store that refuses or does not answer; with [`Effect::Unknown`](crate::Effect::Unknown) items may be gone.
     ///
     /// # Cancel safety
     ///
@@ -221,8 +223,15 @@ impl WorkQueue {
         self.input("pop", in_range("limit", &limit, &self.limits.limit))?;
         let queue = self.clone();
         let popping = async move {
-            let step = |draft: &mut Draft<'_>, entries: &[u64]| {
-                bring_back_then(draft, entries, |draft| items::pop(draft, limit))
+            let step = |draft: &mut Draft<'_>, entries: &[u64]| -> Step<Outcome<Vec<WorkItem>>> {
+                match bring_back_then(draft, entries, |draft| items::pop(draft, limit))? {
+                    // Read before anything is written: what cannot be read is not lost, nor is what goes with it.
+                    Outcome::Done(items) => {
+                        let items = items.into_iter().map(WorkItem::of).collect::<Result<Vec<_>>>();
+                        Ok(Outcome::Done(items?))
+                    }
+                    Outcome::Again => Ok(Outcome::Again),
+                }
             };
             let popped = queue.engine.run_here("pop", step).await?;
             queue.engine.follow();
@@ -231,7 +240,7 @@ impl WorkQueue {
                 // As for a claim: whoever comes next on this host may not know what time it is.
                 queue.engine.attest("pop").await?;
             }
-            popped.into_iter().map(WorkItem::of).collect()
+            Ok(popped)
         };
         self.engine.queue.run("pop", popping).await
     }

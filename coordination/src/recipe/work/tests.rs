@@ -3,6 +3,8 @@
 mod claimants;
 mod cost;
 mod size;
+#[cfg(feature = "memory")]
+mod unreadable;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

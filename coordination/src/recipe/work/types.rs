@@ -245,7 +245,10 @@ pub struct WorkItem {
 
 impl WorkItem {
     pub(super) fn of(seen: SeenItem) -> Result<Self> {
-        let body = BASE64_NOPAD.decode(seen.body.as_bytes()).map_err(|_| corrupt())?;
+        let body = BASE64_NOPAD.decode(seen.body.as_bytes()).map_err(|_| {
+            let message = format!("the body of the item {} is not as it was posted", seen.id);
+            Error::new(ErrorKind::Corrupt, "read", message)
+        })?;
         let (age, expires_in) = (duration(seen.age), duration(seen.expires_in));
         Ok(Self { id: seen.id, body, age, claims: seen.claims, expires_in })
     }
