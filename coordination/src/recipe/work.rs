@@ -25,6 +25,7 @@ mod look;
 mod outage;
 mod post;
 mod precedence;
+mod refused;
 mod select;
 mod taking;
 #[cfg(test)]

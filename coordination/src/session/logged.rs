@@ -11,7 +11,7 @@ use tracing::{Dispatch, Event, Level, Metadata, Subscriber};
 type Texts = Arc<Mutex<Vec<String>>>;
 
 /// The warnings that this thread has logged since.
-pub(super) struct Warnings {
+pub(crate) struct Warnings {
     texts: Texts,
     _logging: DefaultGuard,
     /// With one subscriber only, `tracing` would ask the thread that reaches an event first whether the event is wanted, and that
@@ -20,13 +20,13 @@ pub(super) struct Warnings {
 }
 
 impl Warnings {
-    pub(super) fn begin() -> Self {
+    pub(crate) fn begin() -> Self {
         let (texts, _second) = (Texts::default(), Dispatch::new(NoSubscriber::default()));
         let _logging = subscriber::set_default(Log(Arc::clone(&texts)));
         Self { texts, _logging, _second }
     }
 
-    pub(super) fn told(&self) -> Vec<String> {
+    pub(crate) fn told(&self) -> Vec<String> {
         self.texts.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

@@ -10,7 +10,7 @@ mod failures;
 pub(crate) mod keeper;
 mod lease;
 #[cfg(all(test, coordination_internals, feature = "memory"))]
-mod logged;
+pub(crate) mod logged;
 mod observer;
 mod runtime;
 mod state;

@@ -19,6 +19,8 @@ use super::{ItemId, WorkQueue, clear, items};
 use crate::env;
 use crate::error::{Error, ErrorKind, Result};
 
+/// To how many other queues letters may be on their way when the queue of dead letters changes: the head has the names of all.
+const MOST_OUTBOXES: usize = 8;
 /// How many dead items and claims that are over `gc` removes if no budget is given.
 const BUDGET: usize = 100;
 
@@ -27,13 +29,16 @@ impl WorkQueue {
     /// call that would hand out such an item moves it to the queue `dead_letters`. There it lives for `ttl`; without one, for
     /// what is left of its life.
     ///
+    /// An item that has left this queue when the setting is changed goes where it was to go. What `dead_letters` refuses to take stays on
+    /// its way, as one of the [`letters`](WorkStats::letters), and is tried again; items that go to another queue do not wait for that.
+    ///
     /// It keeps the number of its claims there. So two queues are not to be each other's queue of dead letters: an item that was
     /// claimed often enough for both would go to and fro between them.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Input`]: `max_claims` is zero, `dead_letters` is this queue or one of another coordinator, or the ttl is
-    /// not in the limits. Or those of a store that refuses or does not answer.
+    /// [`ErrorKind::Input`]: `max_claims` is zero, `dead_letters` is this queue or one of another coordinator, the ttl is
+    /// not in the limits, or letters are on their way to eight other queues that do not take them. Or those of a store that refuses or does not answer.
     ///
     /// # Cancel safety
     ///
@@ -78,6 +83,12 @@ impl WorkQueue {
         let queue = dead_letters.name().to_owned();
         let poison = Poison { max_claims, queue, ttl: ttl.map(micros) };
         self.run("set_dead_letters", move |draft| {
+            let others = draft.head.outboxes.keys().filter(|other| **other != poison.queue);
+            let others = others.count();
+            if others >= MOST_OUTBOXES {
+                let message = format!("dead letters are still on their way to {others} queues");
+                return Err(Error::new(ErrorKind::Input, "set_dead_letters", message).into());
+            }
             draft.adds = true;
             draft.change().poison = Some(poison.clone());
             Ok(Outcome::Done(()))

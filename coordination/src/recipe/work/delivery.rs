@@ -1,5 +1,6 @@
 //! How dead letters come to the queues where they are to go.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,9 @@ use tokio::time::timeout;
 use super::WorkQueue;
 use super::draft::Draft;
 use super::engine::Engine;
+use super::layout::Letter;
 use super::letters::{self, Pending};
+use super::refused::Refused;
 use crate::env;
 use crate::error::Result;
 
@@ -18,7 +21,7 @@ pub(super) const DELIVERY: Duration = Duration::from_secs(1);
 
 impl WorkQueue {
     /// Brings letters to the queues where they are to go: for so long at the most, and then in the background. The time of a claim
-    /// is running, or an item may come for which this caller waits. What fails is tried again by the next claim, and by those who
+    /// is running, or an item may come for which this caller waits. What fails is tried again by later claims, and by those who
     /// [wait](Self::until_ready) for an item.
     pub(super) async fn deliver_briefly(&self, limit: Duration) {
         if !self.engine.has_letters() {
@@ -27,50 +30,71 @@ impl WorkQueue {
         let queue = self.clone();
         let delivering = self.session().spawn(async move {
             // Nothing is to be done if that is under way.
-            if let Ok(mut to) = queue.engine.delivering.try_lock() {
-                queue.deliver_here(&mut to).await;
+            if let Ok(mut delivering) = queue.engine.delivering.try_lock() {
+                let (to, refused) = &mut *delivering;
+                queue.deliver_here(to, refused).await;
             }
         });
         drop(timeout(limit.min(DELIVERY), delivering).await);
     }
 
-    async fn deliver_here(&self, to: &mut Option<Arc<Engine>>) {
-        if let Err(error) = self.try_to_deliver(to).await {
-            tracing::warn!(%error, queue = self.name(), "dead letters are not delivered yet");
+    async fn deliver_here(&self, to: &mut Option<Arc<Engine>>, refused: &mut Refused) {
+        if let Err(error) = self.try_to_deliver(to, refused).await {
+            refused.note(self.name(), self.name(), &error);
         }
     }
 
-    async fn try_to_deliver(&self, to: &mut Option<Arc<Engine>>) -> Result<()> {
+    /// Brings letters to each queue that takes them. Fails if those of our own queue cannot be read or removed.
+    async fn try_to_deliver(
+        &self,
+        to: &mut Option<Arc<Engine>>,
+        refused: &mut Refused,
+    ) -> Result<()> {
+        let mut failed = BTreeSet::new();
         while self.engine.has_letters() {
-            let pending = |draft: &mut Draft<'_>, _: &[u64]| {
+            let is_left_out = |queue: &str| failed.contains(queue) || refused.is_put_off(queue);
+            let step = |draft: &mut Draft<'_>, _: &[u64]| {
                 let id = draft.head.id;
-                letters::pending(draft).map(|letters| letters.map(|letters| (id, letters)))
+                letters::pending(draft, &is_left_out).map(|pending| pending.map(|next| (id, next)))
             };
-            let (id, Pending { letters, upto }) = self.engine.run_here("deliver", pending).await?;
-            let Some((_, first)) = letters.first() else {
-                let Some(missing) = upto else { return Ok(()) };
-                tracing::warn!(queue = self.name(), upto = missing, "dead letters are missing");
-                let step = |draft: &mut Draft<'_>, _: &[u64]| letters::delivered(draft, missing);
-                self.engine.run_here("deliver", step).await?;
+            let (id, Some(pending)) = self.engine.run_here("deliver", step).await? else {
+                return Ok(());
+            };
+            let Pending { queue, letters, upto } = pending;
+            if letters.is_empty() {
+                tracing::warn!(queue = self.name(), upto, "dead letters are missing");
+            } else if let Err(error) = self.hand_over(to, &queue, (id, &letters)).await {
+                refused.note(&queue, self.name(), &error);
+                failed.insert(queue);
                 continue;
-            };
-            let last = letters.last().map_or(0, |(number, _)| *number);
-            let before = to.take().filter(|before| before.queue.name() == first.queue);
-            let other = match before {
-                Some(before) => before,
-                None => Arc::new(Engine::new(self.engine.queue.of_name(&first.queue)?)),
-            };
-            let other = to.insert(other);
-            let from = format!("{} {id:x}", self.name());
-            let marks: Vec<u64> = letters.iter().map(|_| env::rng().random()).collect();
-            let step =
-                |draft: &mut Draft<'_>, _: &[u64]| letters::receive(draft, &from, &letters, &marks);
-            let left = other.run_here("deliver", step).await?;
-            other.follow();
-            other.tidy_later(left);
-            let step = |draft: &mut Draft<'_>, _: &[u64]| letters::delivered(draft, last);
+            }
+            let step = |draft: &mut Draft<'_>, _: &[u64]| letters::delivered(draft, &queue, upto);
             self.engine.run_here("deliver", step).await?;
+            refused.clear(&queue);
+            refused.clear(self.name());
         }
+        Ok(())
+    }
+
+    /// Posts letters in the queue to which they go; `id` is that of the queue that they come from.
+    async fn hand_over(
+        &self,
+        to: &mut Option<Arc<Engine>>,
+        queue: &str,
+        (id, letters): (u64, &[(u64, Letter)]),
+    ) -> Result<()> {
+        let other = match to {
+            Some(last) if last.queue.name() == queue => Arc::clone(last),
+            _ => Arc::new(Engine::new(self.engine.queue.of_name(queue)?)),
+        };
+        let from = format!("{} {id:x}", self.name());
+        let marks: Vec<u64> = letters.iter().map(|_| env::rng().random()).collect();
+        let step =
+            |draft: &mut Draft<'_>, _: &[u64]| letters::receive(draft, &from, letters, &marks);
+        let left = other.run_here("deliver", step).await?;
+        other.follow();
+        other.tidy_later(left);
+        *to = Some(other);
         Ok(())
     }
 }

@@ -91,10 +91,13 @@ pub(super) struct Draft<'a> {
     buckets: Shelf<Bucket, Claims>,
     holders: Shelf<u64, Held>,
     bodies: Shelf<u64, Bodies>,
-    letters: Shelf<u64, Option<Letter>>,
+    letters: Shelf<LetterPlace, Option<Letter>>,
     received: Shelf<u8, Received>,
     has_changed: bool,
 }
+
+/// The number with which its outbox began, and its own.
+pub(super) type LetterPlace = (u64, u64);
 
 /// Records of one kind.
 type Shelf<K, V> = BTreeMap<K, Slot<V>>;
@@ -271,13 +274,13 @@ impl<'a> Draft<'a> {
         self.bodies.insert(number, slot);
     }
 
-    pub(super) fn letter(&mut self, number: u64) -> Step<&mut Option<Letter>> {
+    pub(super) fn letter(&mut self, place: LetterPlace) -> Step<&mut Option<Letter>> {
         self.has_changed = true;
-        self.letters.open(number, &letter_name(number), self.known).map(Slot::change)
+        self.letters.open(place, &letter_name(place), self.known).map(Slot::change)
     }
 
-    pub(super) fn peek_letter(&mut self, number: u64) -> Step<Option<Letter>> {
-        let slot = self.letters.open(number, &letter_name(number), self.known)?;
+    pub(super) fn peek_letter(&mut self, place: LetterPlace) -> Step<Option<Letter>> {
+        let slot = self.letters.open(place, &letter_name(place), self.known)?;
         Ok(slot.value.clone())
     }
 
@@ -418,7 +421,7 @@ impl<'a> Draft<'a> {
         self.buckets.write(&mut beside, |bucket| name('c', generation, (*bucket).into()))?;
         self.holders.write(&mut beside, |holder| name('h', generation, *holder))?;
         self.bodies.write(&mut beside, |bodies| name('b', generation, *bodies))?;
-        self.letters.write(&mut beside, |number| letter_name(*number))?;
+        self.letters.write(&mut beside, |place| letter_name(*place))?;
         self.received.write(&mut beside, |part| received_name(*part))?;
         Ok(Some((self.head, beside)))
     }
@@ -540,8 +543,8 @@ pub(super) fn name(kind: char, generation: u64, number: u64) -> Arc<str> {
     format!("{generation}{kind}{number}-").into()
 }
 
-pub(super) fn letter_name(number: u64) -> Arc<str> {
-    name('l', 0, number)
+pub(super) fn letter_name((outbox, number): LetterPlace) -> Arc<str> {
+    name('l', outbox, number)
 }
 
 fn received_name(part: u8) -> Arc<str> {

@@ -15,6 +15,7 @@ use super::draft::{Draft, Known, Outcome, Step, Stop};
 use super::layout::{Head, Stamp};
 use super::outage::Outage;
 use super::precedence::{First, Line, Manner, Precedence, ahead};
+use super::refused::Refused;
 use crate::backend::{Beside, Listing, MOST_BESIDE, Source, Write};
 use crate::env::Process;
 use crate::error::{Effect, Error, ErrorKind, Result};
@@ -59,8 +60,8 @@ pub(super) struct Engine {
     /// clock that this process can read tells when the last write was made, as when the store's server was started since.
     has_letters: AtomicBool,
     /// Held by who brings letters to where they are to go; the queue that got the last ones, which is kept because it knows how
-    /// much time has passed there.
-    pub(super) delivering: tokio::sync::Mutex<Option<Arc<Engine>>>,
+    /// much time has passed there, and those that did not take any.
+    pub(super) delivering: tokio::sync::Mutex<(Option<Arc<Engine>>, Refused)>,
     /// When one of those who wait for an item last tried to deliver letters.
     last_delivery: Mutex<Option<Instant>>,
     /// When the last look was asked for that has shown that nothing is ready.

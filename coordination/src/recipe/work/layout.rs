@@ -50,9 +50,13 @@ pub(super) struct Head {
     /// Records to be removed when there is room for that.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) litter: Vec<String>,
-    /// The first letter on its way to the dead letter queue, and the one after the last.
+    /// Letters on their way, by the name of the dead letter queue to which they go. An outbox has letters.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) outboxes: BTreeMap<String, Outbox>,
+    /// The number of the first letter in the next outbox, larger than that of every letter before: a dead letter queue takes a letter of
+    /// a smaller number than it expects for one that it has.
     #[serde(default)]
-    pub(super) letters: (u64, u64),
+    pub(super) next_letter: u64,
     /// The last writes, so that one whose answer was lost is found again.
     pub(super) done: VecDeque<u64>,
 }
@@ -65,19 +69,20 @@ impl Head {
         Self { live: Contents { generation, ..Contents::default() }, ..Self::default() }
     }
 
-    /// How many letters are on their way to the dead letter queue.
+    /// How many letters are on their way to dead letter queues.
     pub(super) fn letters_on_their_way(&self) -> u64 {
-        self.letters.1.saturating_sub(self.letters.0)
+        self.outboxes.values().map(|outbox| outbox.end.saturating_sub(outbox.first)).sum()
     }
 
     pub(super) fn has_letters(&self) -> bool {
-        self.letters_on_their_way() > 0
+        !self.outboxes.is_empty()
     }
 
     /// About how many bytes the head takes where it is long.
     pub(super) fn weight(&self) -> usize {
         let contents = self.trash.iter().chain([&self.live]);
-        contents.map(Contents::weight).sum::<usize>() + 24 * self.litter.len()
+        let outboxes = self.outboxes.keys().map(|queue| queue.len() + 64).sum::<usize>();
+        contents.map(Contents::weight).sum::<usize>() + 24 * self.litter.len() + outboxes
     }
 
     /// Whether too much is to be removed for the head to grow by more.
@@ -148,6 +153,16 @@ pub(super) struct Stamp {
     /// Which of these clocks showed that then, as it is the writer's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) of_writer: Option<u64>,
+}
+
+/// The numbers of letters on their way to one queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Outbox {
+    /// That of the first letter that was ever in it, which tells its letters from those in other outboxes.
+    pub(super) began: u64,
+    /// That of the first letter, and the one after that of the last.
+    pub(super) first: u64,
+    pub(super) end: u64,
 }
 
 /// What becomes of items that were claimed too often.
@@ -374,10 +389,9 @@ impl Claim {
 /// The claims of one holder.
 pub(super) type Held = BTreeSet<ClaimId>;
 
-/// An item on its way to the dead letter queue.
+/// An item on its way to a dead letter queue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Letter {
-    pub(super) queue: String,
     pub(super) body: String,
     pub(super) claims: u32,
     /// How long it is to live there.

@@ -3,11 +3,12 @@
 //! No step changes two queues. So an item leaves its queue as a letter, in the step that finds it; then it is posted in
 //! the other queue, which remembers the number of the next letter that it expects from this one; and then the letter is
 //! removed. Whoever is killed in between leaves letters to the next one who claims, and none is posted twice.
+//!
+//! Letters to one queue are in one outbox and go in their order. A queue that takes none keeps no other one from its letters.
 
 use super::draft::{Draft, Outcome, Step, letter_name};
-use super::layout::{Item, Letter};
+use super::layout::{Item, Letter, Outbox};
 use super::post::{New, left_to_tidy, post};
-use super::select::letter_of;
 
 /// How many letters are delivered at once, and ([`AT_ONCE`]) how many are read at once, as each may be long.
 const BATCH: u64 = 16;
@@ -17,45 +18,60 @@ const LENGTH: usize = 192 * 1024;
 
 /// Makes a letter of an item.
 pub(super) fn send(draft: &mut Draft<'_>, rank: u64, item: &Item, body: String) -> Step<()> {
-    let letter = letter_of(draft, item, body);
-    let number = draft.head.letters.1;
-    *draft.letter(number)? = letter;
+    // Invariant: without a dead letter queue no item was claimed too often.
+    let Some(poison) = draft.head.poison.clone() else { return Ok(()) };
+    let next = draft.head.next_letter;
+    let new = Outbox { began: next, first: next, end: next };
+    let mut outbox = draft.head.outboxes.get(&poison.queue).copied().unwrap_or(new);
+    let left = item.expires.saturating_sub(draft.now);
+    let letter = Letter { body, claims: item.claims, ttl: poison.ttl.unwrap_or(left) };
+    *draft.letter((outbox.began, outbox.end))? = Some(letter);
     draft.remove(rank)?;
-    draft.change().letters.1 = number + 1;
+    outbox.end += 1;
+    let head = draft.change();
+    head.next_letter = head.next_letter.max(outbox.end);
+    head.outboxes.insert(poison.queue, outbox);
     Ok(())
 }
 
-/// The next letters, with their numbers.
+/// The letters that are to be delivered next.
 #[derive(Debug, PartialEq)]
 pub(super) struct Pending {
-    /// They all go to one queue.
+    /// Where they go.
+    pub(super) queue: String,
+    /// With their numbers.
     pub(super) letters: Vec<(u64, Letter)>,
-    /// The last number that was looked at; `None`: there are no letters. If `letters` is empty, the records of all letters up to
-    /// this number are missing: somebody else has removed them.
-    pub(super) upto: Option<u64>,
+    /// All letters to this queue up to this number are among these, or somebody else has removed their records.
+    pub(super) upto: u64,
 }
 
-/// The next letters on their way.
-pub(super) fn pending(draft: &mut Draft<'_>) -> Step<Outcome<Pending>> {
-    let (first, end) = draft.head.letters;
-    let end = end.min(first.saturating_add(BATCH));
+/// The next letters to a queue that `is_left_out` does not hold for.
+pub(super) fn pending(
+    draft: &mut Draft<'_>,
+    is_left_out: impl Fn(&str) -> bool,
+) -> Step<Outcome<Option<Pending>>> {
+    let next = draft.head.outboxes.iter().find(|(queue, _)| !is_left_out(queue));
+    let Some((queue, outbox)) = next.map(|(queue, outbox)| (queue.clone(), *outbox)) else {
+        return Ok(Outcome::Done(None));
+    };
+    let end = outbox.end.min(outbox.first.saturating_add(BATCH));
     let (mut letters, mut length): (Vec<(u64, Letter)>, _) = (Vec::new(), 0);
-    let mut upto = None;
-    for number in first..end {
-        if (number - first) % AT_ONCE == 0 {
-            draft.want((number..end.min(number + AT_ONCE)).map(letter_name))?;
+    let mut upto = outbox.first;
+    for number in outbox.first..end {
+        if (number - outbox.first) % AT_ONCE == 0 {
+            let some = number..end.min(number + AT_ONCE);
+            draft.want(some.map(|number| letter_name((outbox.began, number))))?;
         }
-        let letter = draft.peek_letter(number)?;
-        upto = Some(number);
-        let Some(letter) = letter else { continue };
-        length += letter.body.len();
-        let goes_elsewhere = |(_, other): &(u64, Letter)| other.queue != letter.queue;
-        if letters.first().is_some_and(|first| goes_elsewhere(first) || length > LENGTH) {
-            break;
+        if let Some(letter) = draft.peek_letter((outbox.began, number))? {
+            length += letter.body.len();
+            if !letters.is_empty() && length > LENGTH {
+                break;
+            }
+            letters.push((number, letter));
         }
-        letters.push((number, letter));
+        upto = number;
     }
-    Ok(Outcome::Done(Pending { letters, upto }))
+    Ok(Outcome::Done(Some(Pending { queue, letters, upto })))
 }
 
 /// Posts letters that have not come before. Answers how many pages that leaves to be [tidied](super::clear::tidy).
@@ -85,17 +101,24 @@ pub(super) fn receive(
     Ok(Outcome::Done(left_to_tidy(draft, &new)))
 }
 
-/// Removes letters that the other queue has received.
-pub(super) fn delivered(draft: &mut Draft<'_>, last: u64) -> Step<Outcome<()>> {
+/// Removes letters that this queue has received.
+pub(super) fn delivered(draft: &mut Draft<'_>, queue: &str, last: u64) -> Step<Outcome<()>> {
     draft.sets_no_time = true;
-    let (first, end) = draft.head.letters;
-    for number in first..end.min(last + 1) {
-        *draft.letter(number)? = None;
+    let outbox = draft.head.outboxes.get(queue).copied();
+    if let Some(mut outbox) = outbox {
+        for number in outbox.first..outbox.end.min(last + 1) {
+            *draft.letter((outbox.began, number))? = None;
+        }
+        outbox.first = outbox.first.max(last + 1);
+        let outboxes = &mut draft.change().outboxes;
+        match outbox.first < outbox.end {
+            true => drop(outboxes.insert(queue.to_owned(), outbox)),
+            false => drop(outboxes.remove(queue)),
+        }
     }
-    let letters = &mut draft.change().letters;
-    letters.0 = letters.0.max(last + 1);
     // A store that was given back older data does not know that there were these letters, but the other queue has noted their
     // numbers: it would take the next letters of these numbers for the same, and they would be lost.
-    letters.1 = letters.1.max(letters.0);
+    let head = draft.change();
+    head.next_letter = head.next_letter.max(last + 1);
     Ok(Outcome::Done(()))
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use super::ahead::fetch_ahead;
 use super::draft::{Draft, Step};
-use super::layout::{Body, GROUP, Item, Letter, PAGE, State, Summary};
+use super::layout::{Body, GROUP, Item, PAGE, State, Summary};
 use super::letters;
 use crate::canary::{Canary, sings};
 
@@ -168,14 +168,6 @@ pub(super) fn length_of(item: &Item) -> u64 {
         Body::Here(text) => text.len() as u64,
         Body::There(_, length) => *length,
     }
-}
-
-/// The letter of an item that was claimed too often.
-pub(super) fn letter_of(draft: &Draft<'_>, item: &Item, body: String) -> Option<Letter> {
-    let poison = draft.head.poison.as_ref()?;
-    let left = item.expires.saturating_sub(draft.now);
-    let (queue, ttl) = (poison.queue.clone(), poison.ttl.unwrap_or(left));
-    Some(Letter { queue, body, claims: item.claims, ttl })
 }
 
 pub(super) fn page_of(rank: u64) -> u64 {

@@ -2,6 +2,7 @@
 
 mod claimants;
 mod cost;
+mod outboxes;
 mod size;
 #[cfg(feature = "memory")]
 mod unreadable;
@@ -17,7 +18,7 @@ use super::clear::{clean, delete_queue, gc, sweep, tidy};
 use super::draft::{Draft, Known, Outcome, Step, Stop, letter_name};
 use super::ids::{ClaimId, ItemId};
 use super::items::{ack, delete, nack, pop};
-use super::layout::{Head, Micros, PAGE, Poison, REMEMBERED};
+use super::layout::{Head, Letter, Micros, PAGE, Poison, REMEMBERED};
 use super::letters;
 use super::look::{Counts, Which, list, stats};
 use super::post::{New, left_to_tidy, post};
@@ -632,6 +633,16 @@ fn c8_a_claim_costs_the_same_behind_20_000_claimed_delayed_or_dead_ones() {
     }
 }
 
+/// What is to be delivered next.
+fn next_pending(from: &mut Fake) -> Option<letters::Pending> {
+    from.run(|draft| letters::pending(draft, |_| false)).expect("never refused")
+}
+
+/// The letters of that.
+fn pending(from: &mut Fake) -> Vec<(u64, Letter)> {
+    next_pending(from).map(|pending| pending.letters).unwrap_or_default()
+}
+
 #[test]
 fn a_letter_is_posted_once_though_it_comes_twice() {
     let (mut from, mut to) = (Fake::default(), Fake::default());
@@ -641,14 +652,13 @@ fn a_letter_is_posted_once_though_it_comes_twice() {
     assert_eq!(from.claim(&ask_one).len(), 3);
     from.now += 1;
     assert!(from.claim(&ask(3, 1, 0, None)).is_empty());
-    let letters = from.run(letters::pending).expect("never refused").letters;
+    let letters = pending(&mut from);
     assert_eq!(letters.len(), 3);
     for _ in 0..2 {
         to.run(|draft| letters::receive(draft, "q", &letters, &[1, 2, 3])).expect("it has room");
     }
-    from.run(|draft| letters::delivered(draft, 2)).expect("never refused");
-    let none = letters::Pending { letters: Vec::new(), upto: None };
-    assert_eq!(from.run(letters::pending).expect("never refused"), none);
+    from.run(|draft| letters::delivered(draft, "dead", 2)).expect("never refused");
+    assert_eq!(next_pending(&mut from), None);
     assert_eq!(from.look(stats), Counts::default());
     let which = Which { after: None, limit: 10, claimed: false, delayed: false };
     let listed = to.look(|draft| list(draft, which));
@@ -668,13 +678,13 @@ fn the_letters_of_a_queue_that_was_set_back_come_all_the_same() {
     from.now += 1;
     let before = from.clone();
     assert_eq!(from.claim(&ask(3, 1, 0, None)).len(), 1);
-    let letters = from.run(letters::pending).expect("never refused").letters;
+    let letters = pending(&mut from);
     assert_eq!(letters.len(), 2);
     from = before;
     to.run(|draft| letters::receive(draft, "q", &letters, &[1, 2])).expect("it has room");
-    from.run(|draft| letters::delivered(draft, 1)).expect("never refused");
+    from.run(|draft| letters::delivered(draft, "dead", 1)).expect("never refused");
     assert_eq!(from.claim(&ask(3, 1, 0, None)).len(), 1);
-    let letters = from.run(letters::pending).expect("never refused").letters;
+    let letters = pending(&mut from);
     assert_eq!(letters.len(), 2, "they are on their way");
     to.run(|draft| letters::receive(draft, "q", &letters, &[3, 4])).expect("it has room");
     assert_eq!(to.look(stats).ready, 4);
@@ -689,13 +699,12 @@ fn letters_that_are_missing_are_passed_over() {
     assert_eq!(from.claim(&ask(20, 1, 0, None)).len(), 20);
     from.now += 1;
     assert!(from.claim(&ask(20, 1, 0, None)).is_empty());
-    from.records.retain(|name, _| !(0..16).any(|number| *name == letter_name(number)));
-    let missing = from.run(letters::pending).expect("never refused");
-    assert_eq!(missing, letters::Pending { letters: Vec::new(), upto: Some(15) });
-    let step = &mut |draft: &mut Draft<'_>| letters::delivered(draft, 15);
-    from.run(step).expect("never refused");
-    let rest = from.run(letters::pending).expect("never refused");
-    assert_eq!((rest.letters.len(), rest.upto), (4, Some(19)));
+    from.records.retain(|name, _| !(0..16).any(|number| *name == letter_name((0, number))));
+    let missing = next_pending(&mut from).expect("they are on their way");
+    assert_eq!((missing.letters.len(), missing.upto), (0, 15));
+    from.run(|draft| letters::delivered(draft, "dead", 15)).expect("never refused");
+    let rest = next_pending(&mut from).expect("they are on their way");
+    assert_eq!((rest.letters.len(), rest.upto), (4, 19));
 }
 
 /// Somebody has removed the bodies of items, as no step does: those behind them are handed out all the same.
@@ -716,7 +725,7 @@ fn wk2_items_without_bodies_hold_up_nobody() {
     fake.head.poison = Some(Poison { max_claims: 0, queue: "dead".into(), ttl: None });
     let mut poisoned = fake.clone();
     assert!(poisoned.claim(&ask(2, 500, 0, None)).is_empty());
-    assert_eq!(poisoned.head.letters, (0, 1));
+    assert_eq!(poisoned.head.letters_on_their_way(), 1);
     fake.head.poison = None;
     let popped = fake.clone().run(|draft| pop(draft, 2)).expect("it goes on");
     assert_eq!(popped.iter().map(|item| item.id).collect::<Vec<_>>(), [posted[3]]);

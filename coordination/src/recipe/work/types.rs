@@ -389,7 +389,8 @@ pub struct WorkStats {
     /// Items whose life is over and that were not removed yet; they count in no other number.
     pub dead: u64,
     /// Items that were claimed too often and are on their way to the queue of [dead letters](crate::WorkQueue::set_dead_letters):
-    /// they count in no other number, and in no number of that queue. If they stay, that queue refuses them: see the log.
+    /// they count in no other number, and in no number of that queue. If they stay, that queue does not take them; a warning in the
+    /// log says why.
     pub letters: u64,
     /// The age of the oldest item that is not dead.
     #[serde(serialize_with = "duration::option::serialize")]

@@ -6,6 +6,7 @@ use tokio::time::sleep;
 
 use super::super::claim::{self, Ask};
 use super::super::draft::corrupt;
+use super::super::layout::Outbox;
 use super::super::look::{Which, list};
 use super::*;
 use crate::recipe::work::WorkQueue;
@@ -96,7 +97,7 @@ async fn what_is_late_is_not_noted() -> Result<()> {
     let late = engine.look("test").await?;
     there.post(&[NewItem::new("b")]).await?;
     let mut look = engine.look("test").await?;
-    look.head.letters = (1, 2);
+    look.head.outboxes.insert("dead".to_owned(), Outbox { began: 1, first: 1, end: 2 });
     engine.note(&look);
     engine.note(&late);
     assert!(engine.has_letters(), "they wait for the next claim");
