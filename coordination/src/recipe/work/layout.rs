@@ -398,9 +398,20 @@ pub(super) struct Letter {
     pub(super) ttl: Micros,
 }
 
-/// The number of the next letter from each queue that sends letters here, by that queue's name and id. One of several such
-/// records: see [`Draft::received`](super::draft::Draft::received).
-pub(super) type Received = BTreeMap<String, u64>;
+/// What is known of the queues that send letters here, by their name and id. One of several such records: see
+/// [`Draft::received`](super::draft::Draft::received).
+pub(super) type Received = BTreeMap<String, Sender>;
+
+/// A queue that sends letters here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Sender {
+    /// The number of the next letter that is expected from it: those with smaller ones have come.
+    #[serde(rename = "n")]
+    pub(super) next: u64,
+    /// When the last ones came.
+    #[serde(rename = "m")]
+    pub(super) came: Micros,
+}
 
 /// What is kept in a record. One that has nothing is removed.
 pub(super) trait Kept: Default + Serialize + DeserializeOwned {

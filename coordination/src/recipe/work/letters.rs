@@ -2,12 +2,13 @@
 //!
 //! No step changes two queues. So an item leaves its queue as a letter, in the step that finds it; then it is posted in
 //! the other queue, which remembers the number of the next letter that it expects from this one; and then the letter is
-//! removed. Whoever is killed in between leaves letters to the next one who claims, and none is posted twice.
+//! removed. Whoever is killed in between leaves letters to the next one who claims, and none is posted twice, as long as the other
+//! queue has not [forgotten](forget_some) this one.
 //!
 //! Letters to one queue are in one outbox and go in their order. A queue that takes none keeps no other one from its letters.
 
 use super::draft::{Draft, Outcome, Step, letter_name};
-use super::layout::{Item, Letter, Outbox};
+use super::layout::{Item, Letter, Outbox, Received, Sender};
 use super::post::{New, left_to_tidy, post};
 
 /// How many letters are delivered at once, and ([`AT_ONCE`]) how many are read at once, as each may be long.
@@ -15,6 +16,10 @@ const BATCH: u64 = 16;
 const AT_ONCE: u64 = 4;
 /// How many bytes the bodies of these letters may have together; one letter is always delivered.
 const LENGTH: usize = 192 * 1024;
+/// About how long the record becomes of the queues that send letters here, and ([`OF_A_SENDER`]) how much each of them takes beside its
+/// name. With names of 30 bytes, some fifty thousand are known in the 256 records together.
+const LONG_RECEIVED: usize = 16 * 1024;
+const OF_A_SENDER: usize = 48;
 
 /// Makes a letter of an item.
 pub(super) fn send(draft: &mut Draft<'_>, rank: u64, item: &Item, body: String) -> Step<()> {
@@ -81,7 +86,7 @@ pub(super) fn receive(
     letters: &[(u64, Letter)],
     marks: &[u64],
 ) -> Step<Outcome<usize>> {
-    let expected = draft.received(from)?.get(from).copied().unwrap_or_default();
+    let expected = draft.received(from)?.get(from).map_or(0, |sender| sender.next);
     let new = letters.iter().zip(marks).filter(|((number, _), _)| *number >= expected);
     let new = new.map(|((_, letter), mark)| New {
         body: letter.body.clone(),
@@ -96,9 +101,27 @@ pub(super) fn receive(
     }
     post(draft, &new)?;
     if let Some((last, _)) = letters.last() {
-        draft.received(from)?.insert(from.to_owned(), last + 1);
+        let sender = Sender { next: last + 1, came: draft.now };
+        let received = draft.received(from)?;
+        received.insert(from.to_owned(), sender);
+        forget_some(received, from);
     }
     Ok(Outcome::Done(left_to_tidy(draft, &new)))
+}
+
+/// Forgets the queues whose last letters came longest ago, but for this one, if the record has become long. A letter of theirs comes twice
+/// then, if whoever brought it died before its removal and nobody has claimed there since: while as many others have sent letters as
+/// all these records know of.
+fn forget_some(received: &mut Received, but: &str) {
+    let length_of = |queue: &str| queue.len() + OF_A_SENDER;
+    let mut length: usize = received.keys().map(|queue| length_of(queue)).sum();
+    while length > LONG_RECEIVED {
+        let others = received.iter().filter(|(queue, _)| *queue != but);
+        let oldest = others.min_by_key(|(_, sender)| sender.came);
+        let Some(oldest) = oldest.map(|(queue, _)| queue.clone()) else { return };
+        received.remove(&oldest);
+        length -= length_of(&oldest);
+    }
 }
 
 /// Removes letters that this queue has received.

@@ -113,6 +113,29 @@ fn letters_come_from_any_number_of_queues() {
     assert!(to.length < 40_000, "{} bytes for one letter", to.length);
 }
 
+/// Of queues that have sent letters and do not come back, no more is remembered than that.
+#[test]
+fn what_is_known_of_queues_that_send_letters_has_a_bound() {
+    let mut to = Fake::default();
+    let letter = Letter { body: "x".into(), claims: 1, ttl: 1_000_000 };
+    let long = "q".repeat(1_000);
+    let receive = |to: &mut Fake, queue: u64| {
+        to.now += 1;
+        let (letters, from) = ([(0, letter.clone())], format!("{long}-{queue}"));
+        to.run(|draft| letters::receive(draft, &from, &letters, &[queue])).expect("it has room");
+        to.look(stats).ready
+    };
+    for queue in 0..8_000 {
+        assert_eq!(receive(&mut to, queue), queue + 1);
+    }
+    let records = to.records.iter().filter(|(name, _)| name.starts_with("0m"));
+    let longest = records.map(|(_, data)| data.len()).max();
+    assert!(longest <= Some(20 * 1024), "{longest:?}");
+    for queue in 7_000..8_000 {
+        assert_eq!(receive(&mut to, queue), 8_000, "a letter is taken twice");
+    }
+}
+
 #[test]
 fn what_was_acknowledged_does_not_pile_up_in_the_head() {
     let mut fake = Fake::default();
