@@ -1,53 +1,55 @@
-//! Two things in turn, and the ratio of what they take.
+//! Two things in turn, and the ratio of what they take; and in turn with them what others use.
 
 use std::time::Instant;
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-
 use crate::Outcome;
+use crate::peers::Peer;
+use crate::record::{Measure, Side};
 
 const ROUNDS: usize = 15;
 
-/// Puts this thread, and all that it starts, on one CPU; answers where it was allowed before.
-pub(crate) fn stay_in_one_place() -> Outcome<CpuSet> {
-    let all = sched_getaffinity(None)?;
-    let first = (0..CpuSet::MAX_CPU).find(|cpu| all.is_set(*cpu)).ok_or("no CPU")?;
-    sched_setaffinity(None, &only(first))?;
-    Ok(all)
-}
-
-/// One CPU.
-pub(crate) fn only(cpu: usize) -> CpuSet {
-    let mut one = CpuSet::new();
-    one.set(cpu);
-    one
+/// What is compared.
+pub(crate) struct Comparison<'a> {
+    pub(crate) measure: Measure<'a>,
+    pub(crate) title: &'a str,
+    pub(crate) wanted: &'a str,
+    /// How often it is done in each round.
+    pub(crate) repeats: u32,
 }
 
 /// Times `ours` and `floor` in turn and prints the median ratio of the pairs.
 pub(crate) async fn compare(
-    title: &str,
-    repeats: u32,
-    wanted: &str,
+    what: &Comparison<'_>,
     mut ours: impl AsyncFnMut() -> Outcome,
     mut floor: impl AsyncFnMut() -> Outcome,
+    peers: &mut [Peer<'_>],
 ) -> Outcome {
     let (mut ratios, mut own, mut least) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..=ROUNDS {
+        let repeats = what.repeats;
         let (a, b) = (timed(repeats, &mut ours).await?, timed(repeats, &mut floor).await?);
         // The first pair warms up.
-        if round > 0 {
+        let counts = round > 0;
+        if counts {
             ratios.push(a / b);
             own.push(a);
             least.push(b);
         }
+        for peer in &mut *peers {
+            peer.run(counts).await;
+        }
     }
+    what.measure.values(Side::Ours, None, &own)?;
+    what.measure.values(Side::Floor, None, &least)?;
     let (ratio, low, high) = spread(&mut ratios);
+    let floor = spread(&mut least).0;
     println!(
-        "{title}: {ratio:.2} × the floor ({low:.2} to {high:.2}; {wanted}) — {:.1} µs beside {:.1} µs",
+        "{}: {ratio:.2} × the floor ({low:.2} to {high:.2}; {}) — {:.1} µs beside {floor:.1} µs",
+        what.title,
+        what.wanted,
         spread(&mut own).0,
-        spread(&mut least).0
     );
-    Ok(())
+    peers.iter().try_for_each(|peer| peer.tell(what, floor))
 }
 
 /// Microseconds per repeat.

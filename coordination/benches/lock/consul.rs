@@ -20,6 +20,7 @@ impl Store for Consul {
     const RIVAL: &'static str = "Consul's own, a blocking query and a PUT, which is not fair";
     const WANTED: (&'static str, &'static str) = ("at most 1.3 wanted", "at least 0.8 wanted");
     const REPEATS: u32 = 100;
+    const FREE_AFTER: f64 = 20.0;
 
     async fn start(data: TempDir) -> Outcome<Server> {
         let http = free_address()?;
@@ -41,8 +42,8 @@ impl Store for Consul {
         server.ready(async |address: &str| Key::new(address, "ready").await.is_ok()).await
     }
 
-    async fn floor(address: &str) -> Outcome<impl Locking> {
-        Key::new(address, "floor").await.map(Floor)
+    async fn floor(address: &str, name: &str) -> Outcome<impl Locking> {
+        Key::new(address, name).await.map(Floor)
     }
 
     async fn rival(address: &str) -> Outcome<impl Locking> {

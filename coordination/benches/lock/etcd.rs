@@ -16,7 +16,9 @@ impl Store for Etcd {
     const RIVAL: &'static str = "etcd's lock service";
     const WANTED: (&'static str, &'static str) =
         ("at most 1.25 wanted", "at least 400 a second wanted");
+    const PEER: Option<&'static str> = Some("etcd-client lock()");
     const REPEATS: u32 = 200;
+    const FREE_AFTER: f64 = 11.0;
 
     async fn start(data: TempDir) -> Outcome<Server> {
         let [client, peer] = [free_address()?, free_address()?];
@@ -37,8 +39,8 @@ impl Store for Etcd {
         server.ready(is_ready).await
     }
 
-    async fn floor(address: &str) -> Outcome<impl Locking> {
-        Leased::new(address).await.map(Floor)
+    async fn floor(address: &str, name: &str) -> Outcome<impl Locking> {
+        Ok(Floor { at: Leased::new(address).await?, key: name.to_owned() })
     }
 
     async fn rival(address: &str) -> Outcome<impl Locking> {
@@ -61,22 +63,26 @@ impl Leased {
 }
 
 /// One transaction and one delete.
-struct Floor(Leased);
+struct Floor {
+    at: Leased,
+    key: String,
+}
 
 impl Locking for Floor {
     async fn acquire(&mut self) -> Outcome {
-        let put = PutOptions::new().with_lease(self.0.lease);
-        let put = TxnOp::put("floor", "owner", Some(put));
-        let free = Compare::create_revision("floor", CompareOp::Equal, 0);
-        let take = Txn::new().when([free]).and_then([put, TxnOp::get("floor", None)]);
-        match self.0.client.txn(take.or_else([TxnOp::get("floor", None)])).await?.succeeded() {
+        let key = self.key.as_str();
+        let put = PutOptions::new().with_lease(self.at.lease);
+        let put = TxnOp::put(key, "owner", Some(put));
+        let free = Compare::create_revision(key, CompareOp::Equal, 0);
+        let take = Txn::new().when([free]).and_then([put, TxnOp::get(key, None)]);
+        match self.at.client.txn(take.or_else([TxnOp::get(key, None)])).await?.succeeded() {
             true => Ok(()),
             false => Err("the floor's lock is taken".into()),
         }
     }
 
     async fn release(&mut self) -> Outcome {
-        self.0.client.delete("floor", None).await?;
+        self.at.client.delete(self.key.as_str(), None).await?;
         Ok(())
     }
 }

@@ -5,27 +5,36 @@
 //!
 //! What is compared runs in turn within one process, pinned to one CPU, on current-thread runtimes, and
 //! what counts is the ratio: absolute times change from machine to machine and from minute to minute.
-//! Contention runs in processes of its own, on all CPUs, and counts changes of the owner. Work queues are measured on
-//! all CPUs, too, with the argument `work`, or `work-redis` and the like; see `work.rs`. With the argument `overhead` it is
+//! Contention runs in processes of its own, on all CPUs, and counts changes of the owner; likewise processes that have a lock
+//! each, and count what they do. Last, holders are killed, and it is measured when the next one has their lock. With arguments such as
+//! `etcd` or `etcd-contended` only that is measured.
+//!
+//! Work queues are measured on all CPUs, too, with the argument `work`, or `work-redis` and the like; see `work.rs`. With the argument `overhead` it is
 //! measured what log and metrics cost; see `overhead.rs`.
+//!
+//! `tests/performance` runs all of it and makes a page of what is [recorded](record).
 
 mod compare;
 #[cfg(feature = "consul")]
 mod consul;
-#[cfg(feature = "_network")]
 mod contention;
 #[cfg(feature = "etcd")]
 mod etcd;
 mod file;
+mod killed;
+mod machine;
 #[cfg(feature = "mysql")]
 mod mysql;
 mod overhead;
+mod peers;
 #[cfg(feature = "postgres")]
 mod postgres;
+mod record;
 #[cfg(feature = "redis")]
 mod redis;
-#[cfg(feature = "_network")]
 mod server;
+#[cfg(feature = "_network")]
+mod uncontended;
 mod work;
 #[cfg(feature = "zookeeper")]
 mod zookeeper;
@@ -34,74 +43,68 @@ use std::error::Error;
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
+/// What the arguments name: words with which the names of what is measured begin.
+struct Wanted(Vec<String>);
+
+impl Wanted {
+    /// Whether this part of a store's measurements is wanted; all are if no argument is given.
+    fn part(&self, store: &str, part: &str) -> bool {
+        self.0.is_empty() || self.asks_for(&format!("{store}-{part}"))
+    }
+
+    /// Whether what takes minutes is asked for by name.
+    fn asks_for(&self, name: &str) -> bool {
+        self.0.iter().any(|word| name.starts_with(word))
+    }
+}
+
 fn main() -> Outcome {
     let arguments: Vec<String> =
         std::env::args().skip(1).filter(|word| word != "--bench").collect();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    #[cfg(feature = "_network")]
-    if let [mode, store, contender] = arguments.as_slice()
-        && mode == "contend"
-    {
-        return runtime.block_on(contend(store, contender));
-    }
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["contend", store, contender] => return runtime.block_on(contend(store, contender)),
+        ["hold", url, name] => return runtime.block_on(killed::hold(url, name)),
         ["cycle", store, log] => return runtime.block_on(overhead::cycle(store, log)),
         ["overhead"] => return overhead::compare(None),
         ["overhead", other] => return overhead::compare(Some(other)),
         _ => {}
     }
-    let wanted =
-        |name: &str| arguments.is_empty() || arguments.iter().any(|word| name.starts_with(word));
-    if wanted("file") {
-        runtime.block_on(file::uncontended())?;
-    }
+    let wanted = Wanted(arguments);
+    runtime.block_on(file::all(&wanted))?;
     #[cfg(feature = "etcd")]
-    if wanted("etcd") {
-        runtime.block_on(server::all::<etcd::Etcd>())?;
-    }
+    runtime.block_on(uncontended::all::<etcd::Etcd>(&wanted))?;
     #[cfg(feature = "redis")]
-    if wanted("redis") {
-        runtime.block_on(server::all::<redis::Redis>())?;
-    }
+    runtime.block_on(uncontended::all::<redis::Redis>(&wanted))?;
     #[cfg(feature = "consul")]
-    if wanted("consul") {
-        runtime.block_on(server::all::<consul::Consul>())?;
-    }
+    runtime.block_on(uncontended::all::<consul::Consul>(&wanted))?;
     #[cfg(feature = "zookeeper")]
-    if wanted("zookeeper") {
-        runtime.block_on(server::all::<zookeeper::Zookeeper>())?;
-    }
+    runtime.block_on(uncontended::all::<zookeeper::Zookeeper>(&wanted))?;
     #[cfg(feature = "postgres")]
-    if wanted("postgres") {
-        runtime.block_on(server::all::<postgres::Postgres>())?;
-    }
+    runtime.block_on(uncontended::all::<postgres::Postgres>(&wanted))?;
     #[cfg(feature = "mysql")]
-    if wanted("mysql") {
-        runtime.block_on(server::all::<mysql::Mysql>())?;
-    }
-    // Work queues take minutes, and so are measured only if they are asked for by name.
-    let wanted = |name: &str| arguments.iter().any(|word| name.starts_with(word));
-    if wanted("work-memory") {
+    runtime.block_on(uncontended::all::<mysql::Mysql>(&wanted))?;
+    if wanted.asks_for("work-memory") {
         runtime.block_on(work::memory())?;
     }
-    if wanted("work-file") {
+    if wanted.asks_for("work-file") {
         runtime.block_on(work::file())?;
     }
     #[cfg(feature = "redis")]
-    if wanted("work-redis") {
+    if wanted.asks_for("work-redis") {
         runtime.block_on(work::server::<redis::Redis>())?;
     }
     #[cfg(feature = "etcd")]
-    if wanted("work-etcd") {
+    if wanted.asks_for("work-etcd") {
         runtime.block_on(work::server::<etcd::Etcd>())?;
     }
     Ok(())
 }
 
-/// One of the processes that want the same lock.
-#[cfg(feature = "_network")]
+/// One of the processes that want locks.
 async fn contend(store: &str, contender: &str) -> Outcome {
     match store {
+        "file" => contention::contend::<file::File>(contender).await,
         #[cfg(feature = "etcd")]
         "etcd" => contention::contend::<etcd::Etcd>(contender).await,
         #[cfg(feature = "redis")]

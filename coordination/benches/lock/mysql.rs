@@ -10,12 +10,11 @@ use tempfile::TempDir;
 use crate::Outcome;
 use crate::server::{Locking, Server, Store, free_address};
 
-/// Whoever may do everything, and the lock of the floor: a row, whose owner is written by one statement and removed by another.
+/// Whoever may do everything, and the locks of the floor: rows, whose owner is written by one statement and removed by another.
 const SETUP: &str = "CREATE USER 'bench'@'%';
 GRANT ALL ON *.* TO 'bench'@'%';
 CREATE DATABASE bench;
 CREATE TABLE bench.floor (name VARBINARY(64) PRIMARY KEY, owner VARBINARY(64), token BIGINT NOT NULL) ENGINE = InnoDB;
-INSERT INTO bench.floor VALUES ('lock', NULL, 0);
 ";
 /// How long Tooz pauses between two looks.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -28,6 +27,7 @@ impl Store for Mysql {
     const RIVAL: &'static str = "Tooz's, GET_LOCK once a second";
     const WANTED: (&'static str, &'static str) = ("at most 1.3 wanted", "at least 20 wanted");
     const REPEATS: u32 = 50;
+    const FREE_AFTER: f64 = 10.0;
 
     async fn start(data: TempDir) -> Outcome<Server> {
         let address = free_address()?;
@@ -60,8 +60,10 @@ impl Store for Mysql {
         server.ready(async |address: &str| connect(address).await.is_ok()).await
     }
 
-    async fn floor(address: &str) -> Outcome<impl Locking> {
-        Ok(Floor { conn: connect(address).await?, owner: std::process::id() })
+    async fn floor(address: &str, name: &str) -> Outcome<impl Locking> {
+        let mut conn = connect(address).await?;
+        conn.query_drop(format!("INSERT IGNORE INTO floor VALUES ('{name}', NULL, 0)")).await?;
+        Ok(Floor { conn, name: name.to_owned(), owner: std::process::id() })
     }
 
     async fn rival(address: &str) -> Outcome<impl Locking> {
@@ -79,12 +81,13 @@ async fn connect(address: &str) -> Outcome<Conn> {
 /// Two statements, each of which is a transaction.
 struct Floor {
     conn: Conn,
+    name: String,
     owner: u32,
 }
 
 impl Floor {
     async fn change(&mut self, set: &str, when: &str) -> Outcome {
-        let change = format!("UPDATE floor SET {set} WHERE name = 'lock' AND {when}");
+        let change = format!("UPDATE floor SET {set} WHERE name = '{}' AND {when}", self.name);
         self.conn.query_drop(change).await?;
         (self.conn.affected_rows() == 1).then_some(()).ok_or("the floor's lock is another's".into())
     }

@@ -19,7 +19,9 @@ use std::time::Duration;
 use coordination::Coordinator;
 
 use crate::Outcome;
-use crate::compare::{spread, stay_in_one_place, timed};
+use crate::compare::{spread, timed};
+use crate::machine::stay_in_one_place;
+use crate::record::{Measure, Side};
 
 const ROUNDS: usize = 15;
 /// A process answers the median of so many figures.
@@ -58,6 +60,9 @@ fn in_turn(store: &str, title: &str, ours: (&Path, &str), least: (&Path, &str)) 
             others.push(b);
         }
     }
+    let measure = Measure { store, part: "overhead", measure: title, unit: "µs", parameter: None };
+    measure.values(Side::Ours, None, &own)?;
+    measure.values(Side::Floor, None, &others)?;
     let (ratio, low, high) = spread(&mut ratios);
     println!(
         "{store}, acquire + release, {title}: {ratio:.3} × ({low:.3} to {high:.3}; at most 1.03 wanted) — {:.3} µs beside {:.3} µs",

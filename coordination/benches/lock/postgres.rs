@@ -16,9 +16,9 @@ use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Statement};
 use crate::Outcome;
 use crate::server::{Locking, Server, Store, free_address};
 
-/// The lock of the floor: a row, whose owner is written by one statement and removed by another.
-const FLOOR: &str = "CREATE TABLE floor (name text PRIMARY KEY, owner text, token bigint NOT NULL) WITH (fillfactor = 50);
-INSERT INTO floor VALUES ('lock', NULL, 0)";
+/// The locks of the floor: rows, whose owner is written by one statement and removed by another.
+const FLOOR: &str = "CREATE TABLE floor (name text PRIMARY KEY, owner text, token bigint NOT NULL) WITH (fillfactor = 50)";
+const MAKE: &str = "INSERT INTO floor VALUES ($1, NULL, 0) ON CONFLICT DO NOTHING";
 const TAKE: &str = "UPDATE floor SET owner = $2, token = token + 1 WHERE name = $1 AND owner IS NULL RETURNING token";
 const GIVE_BACK: &str =
     "UPDATE floor SET owner = NULL WHERE name = $1 AND owner = $2 RETURNING token";
@@ -50,6 +50,7 @@ impl Store for Postgres {
     const RIVAL: &'static str = "a queue in a table, and NOTIFY to wait";
     const WANTED: (&'static str, &'static str) = ("at most 1.3 wanted", "at least 0.8 wanted");
     const REPEATS: u32 = 100;
+    const FREE_AFTER: f64 = 10.0;
 
     async fn start(data: TempDir) -> Outcome<Server> {
         let address = free_address()?;
@@ -71,10 +72,12 @@ impl Store for Postgres {
         Ok(server)
     }
 
-    async fn floor(address: &str) -> Outcome<impl Locking> {
+    async fn floor(address: &str, name: &str) -> Outcome<impl Locking> {
         let (client, _) = connect(address).await?;
+        client.execute(MAKE, &[&name]).await?;
         let prepared = [client.prepare(TAKE).await?, client.prepare(GIVE_BACK).await?];
-        Ok(Floor { client, prepared, owner: std::process::id().to_string() })
+        let owner = std::process::id().to_string();
+        Ok(Floor { client, prepared, name: name.to_owned(), owner })
     }
 
     async fn rival(address: &str) -> Outcome<impl Locking> {
@@ -107,12 +110,13 @@ async fn connect(address: &str) -> Outcome<(Client, mpsc::UnboundedReceiver<Stri
 struct Floor {
     client: Client,
     prepared: [Statement; 2],
+    name: String,
     owner: String,
 }
 
 impl Floor {
     async fn ask(&self, statement: usize) -> Outcome<bool> {
-        let rows = self.client.query(&self.prepared[statement], &[&"lock", &self.owner]).await?;
+        let rows = self.client.query(&self.prepared[statement], &[&self.name, &self.owner]).await?;
         Ok(!rows.is_empty())
     }
 }

@@ -27,6 +27,7 @@ impl Store for Redis {
     const RIVAL: &'static str = "the same scripts, and BLPOP to wait";
     const WANTED: (&'static str, &'static str) = ("at most 1.3 wanted", "at least 0.8 wanted");
     const REPEATS: u32 = 1_000;
+    const FREE_AFTER: f64 = 10.0;
 
     async fn start(data: TempDir) -> Outcome<Server> {
         let address = free_address()?;
@@ -38,12 +39,12 @@ impl Store for Redis {
         server.ready(async |address: &str| connect(address).await.is_ok()).await
     }
 
-    async fn floor(address: &str) -> Outcome<impl Locking> {
-        Scripts::new(address, RELEASE).await.map(Floor)
+    async fn floor(address: &str, name: &str) -> Outcome<impl Locking> {
+        Scripts::new(address, name, RELEASE).await.map(Floor)
     }
 
     async fn rival(address: &str) -> Outcome<impl Locking> {
-        Scripts::new(address, RELEASE_AND_CALL).await.map(Blocking)
+        Scripts::new(address, "rival", RELEASE_AND_CALL).await.map(Blocking)
     }
 }
 
@@ -66,26 +67,34 @@ async fn ask(connection: &mut impl ConnectionLike, words: &[&str]) -> Outcome<Va
 struct Scripts {
     connection: MultiplexedConnection,
     hashes: [String; 2],
+    /// The keys of the lock and of its token.
+    keys: [String; 2],
     owner: String,
 }
 
 impl Scripts {
-    async fn new(address: &str, release: &str) -> Outcome<Self> {
+    async fn new(address: &str, name: &str, release: &str) -> Outcome<Self> {
         let mut connection = connect(address).await?;
         let hashes = [load(&mut connection, ACQUIRE).await?, load(&mut connection, release).await?];
-        Ok(Self { connection, hashes, owner: std::process::id().to_string() })
+        let keys = [name.to_owned(), format!("{name}:token")];
+        Ok(Self { connection, hashes, keys, owner: std::process::id().to_string() })
     }
 
     async fn try_acquire(&mut self) -> Outcome<bool> {
-        let words = ["EVALSHA", &self.hashes[0], "2", "lock", "token", &self.owner];
+        let [lock, token] = &self.keys;
+        let words = ["EVALSHA", &self.hashes[0], "2", lock, token, &self.owner];
         match ask(&mut self.connection, &words).await? {
             Value::Int(token) => Ok(token > 0),
             _ => Err("not a token".into()),
         }
     }
 
-    async fn release(&mut self, keys: &[&str]) -> Outcome {
-        let words = [&["EVALSHA", &self.hashes[1]], keys, &[&self.owner]].concat();
+    /// With one key more for the script, or without.
+    async fn release(&mut self, more: Option<&str>) -> Outcome {
+        let count = if more.is_some() { "2" } else { "1" };
+        let mut words = vec!["EVALSHA", &self.hashes[1], count, &self.keys[0]];
+        words.extend(more);
+        words.push(&self.owner);
         match ask(&mut self.connection, &words).await? {
             Value::Int(1) => Ok(()),
             _ => Err("the lock was lost".into()),
@@ -109,7 +118,7 @@ impl Locking for Floor {
     }
 
     async fn release(&mut self) -> Outcome {
-        self.0.release(&["1", "lock"]).await
+        self.0.release(None).await
     }
 }
 
@@ -126,7 +135,7 @@ impl Locking for Blocking {
     }
 
     async fn release(&mut self) -> Outcome {
-        self.0.release(&["2", "lock", "call"]).await
+        self.0.release(Some("call")).await
     }
 }
 

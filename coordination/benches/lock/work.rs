@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use coordination::{ClaimId, ClaimOptions, Coordinator, NewItem, WorkQueue};
 
 use crate::Outcome;
-use crate::compare::{compare, spread};
+use crate::compare::{Comparison, compare, spread};
+use crate::machine::resident;
+use crate::record::{Measure, Side};
 #[cfg(any(feature = "etcd", feature = "redis"))]
 use crate::server::Store;
 
@@ -51,6 +53,12 @@ struct Measured<'a> {
     claims: usize,
 }
 
+impl Measured<'_> {
+    fn measure<'a>(&'a self, measure: &'a str, unit: &'a str) -> Measure<'a> {
+        Measure { store: self.name, part: "work", measure, unit, parameter: None }
+    }
+}
+
 pub(crate) async fn memory() -> Outcome {
     struct Nothing;
     impl Requests for Nothing {
@@ -63,7 +71,7 @@ pub(crate) async fn memory() -> Outcome {
             Ok(())
         }
     }
-    let size = || resident("self");
+    let size = || resident(std::process::id());
     let store = Measured {
         name: "memory",
         url: "memory://bench".to_owned(),
@@ -117,7 +125,8 @@ impl Requests for File {
 pub(crate) async fn server<S: Plain>() -> Outcome {
     let data = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
     let server = S::start(data).await?;
-    let size = || resident(&server.pid().to_string());
+    let process = server.pid().ok_or("no process")?;
+    let size = || resident(process);
     let store = Measured {
         name: S::NAME,
         url: format!("{}://{}{}", S::NAME, server.address, S::OPTIONS),
@@ -156,8 +165,14 @@ async fn throughput(
         }
         Ok(())
     };
-    let title = format!("{}, claim + ack beside two reads and two writes of 10 KiB", store.name);
-    compare(&title, store.repeats, "no target", ours, floor).await?;
+    let measure = "claim + ack beside two reads and two writes of 10 KiB";
+    let what = Comparison {
+        measure: store.measure(measure, "µs"),
+        title: &format!("{}, {measure}", store.name),
+        wanted: "no target",
+        repeats: store.repeats,
+    };
+    compare(&what, ours, floor, &mut []).await?;
     Ok(queue.delete_queue().await?)
 }
 
@@ -232,9 +247,13 @@ async fn beside(store: &Measured<'_>, what: &str, queue: &WorkQueue, plain: &Wor
         without.push(timed(claim_and_ack(plain)).await?);
         with.push(timed(claim_and_ack(queue)).await?);
     }
+    let title = format!("claim + ack beside {what}");
+    let measure = store.measure(&title, "µs");
+    measure.values(Side::Ours, None, &with)?;
+    measure.values(Side::Floor, None, &without)?;
     let (with, without) = (spread(&mut with).0, spread(&mut without).0);
     println!(
-        "{}, claim + ack beside {what}: {:.2} × as long (less than 1.5 wanted) — {with:.0} µs beside {without:.0} µs",
+        "{}, {title}: {:.2} × as long (less than 1.5 wanted) — {with:.0} µs beside {without:.0} µs",
         store.name,
         with / without
     );
@@ -243,7 +262,8 @@ async fn beside(store: &Measured<'_>, what: &str, queue: &WorkQueue, plain: &Wor
 
 /// A queue of 100,000 items that wait.
 async fn many(store: &Measured<'_>, coordinator: &Coordinator) -> Outcome {
-    let (queue, before, own) = (coordinator.queue("many")?, (store.size)()?, resident("self")?);
+    let this = std::process::id();
+    let (queue, before, own) = (coordinator.queue("many")?, (store.size)()?, resident(this)?);
     let begun = Instant::now();
     post(&queue, MANY, &NewItem::new("a short job")).await?;
     let posted = begun.elapsed();
@@ -253,6 +273,8 @@ async fn many(store: &Measured<'_>, coordinator: &Coordinator) -> Outcome {
         posts.push(timed(async { Ok(queue.post(&one).await.map(drop)?) }).await?);
         claims.push(timed(claim_and_ack(&queue)).await?);
     }
+    store.measure("a post beside 100,000 items", "µs").values(Side::Ours, None, &posts)?;
+    store.measure("claim + ack beside 100,000 items", "µs").values(Side::Ours, None, &claims)?;
     let mib = |bytes: u64| bytes as f64 / 1024.0 / 1024.0;
     println!(
         "{}, 100,000 items: posted in {:.1} s by 1,000; then a post {:.0} µs, claim + ack {:.0} µs; the store \
@@ -262,7 +284,7 @@ async fn many(store: &Measured<'_>, coordinator: &Coordinator) -> Outcome {
         spread(&mut posts).0,
         spread(&mut claims).0,
         mib((store.size)()?) - mib(before),
-        mib(resident("self")?) - mib(own),
+        mib(resident(this)?) - mib(own),
     );
     Ok(queue.delete_queue().await?)
 }
@@ -288,14 +310,6 @@ async fn timed(work: impl Future<Output = Outcome>) -> Outcome<f64> {
     let begun = Instant::now();
     work.await?;
     Ok(begun.elapsed().as_secs_f64() * 1e6)
-}
-
-/// How many bytes of memory a process has.
-fn resident(process: &str) -> Outcome<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|line| line.split_whitespace().next()).ok_or("no figure")?;
-    Ok(kib.parse::<u64>()? * 1024)
 }
 
 /// How many bytes a directory has on the disk.

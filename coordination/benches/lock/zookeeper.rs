@@ -33,7 +33,9 @@ impl Store for Zookeeper {
     const NAME: &'static str = "zookeeper";
     const RIVAL: &'static str = "the client crate's lock";
     const WANTED: (&'static str, &'static str) = ("at most 1.3 wanted", "at least 0.8 wanted");
+    const PEER: Option<&'static str> = Some("zookeeper-client lock recipe");
     const REPEATS: u32 = 200;
+    const FREE_AFTER: f64 = 13.0;
 
     async fn start(data: TempDir) -> Outcome<Server> {
         let client = free_address()?;
@@ -59,11 +61,12 @@ impl Store for Zookeeper {
         server.ready(async |address: &str| Client::connect(address).await.is_ok()).await
     }
 
-    async fn floor(address: &str) -> Outcome<impl Locking> {
+    async fn floor(address: &str, name: &str) -> Outcome<impl Locking> {
         let client = Client::connect(address).await?;
         let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
-        client.mkdir("/floor", &options).await?;
-        Ok(Floor { client, path: String::new() })
+        let parent = format!("/{name}");
+        client.mkdir(&parent, &options).await?;
+        Ok(Floor { client, parent, path: String::new() })
     }
 
     async fn rival(address: &str) -> Outcome<impl Locking> {
@@ -77,16 +80,18 @@ impl Store for Zookeeper {
 /// A node made and its siblings listed, in one round trip, and the node removed.
 struct Floor {
     client: Client,
+    parent: String,
     path: String,
 }
 
 impl Locking for Floor {
     async fn acquire(&mut self) -> Outcome {
         let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
-        let create = self.client.create("/floor/n-", b"owner", &options);
-        let list = self.client.list_children("/floor");
+        let prefix = format!("{}/n-", self.parent);
+        let create = self.client.create(&prefix, b"owner", &options);
+        let list = self.client.list_children(&self.parent);
         let ((_, number), siblings) = tokio::try_join!(create, list)?;
-        self.path = format!("/floor/n-{number}");
+        self.path = format!("{prefix}{number}");
         match siblings.len() {
             1 => Ok(()),
             _ => Err("the floor's lock is taken".into()),
