@@ -9,7 +9,8 @@
 //! each, and count what they do. Last, holders are killed, and it is measured when the next one has their lock. With arguments such as
 //! `etcd` or `etcd-contended` only that is measured.
 //!
-//! Work queues are measured on all CPUs, too, with the argument `work`, or `work-redis` and the like; see `work.rs`. With the argument `overhead` it is
+//! Work queues are measured on all CPUs, too, with the argument `work`, or `work-redis` and the like; see `work.rs`. With `growth`,
+//! `growth-etcd` or `growth-etcd-held` it is measured how costs grow; see `growth/mod.rs`. With the argument `overhead` it is
 //! measured what log and metrics cost; see `overhead.rs`.
 //!
 //! `tests/performance` runs all of it and makes a page of what is [recorded](record).
@@ -21,6 +22,7 @@ mod contention;
 #[cfg(feature = "etcd")]
 mod etcd;
 mod file;
+mod growth;
 mod killed;
 mod machine;
 #[cfg(feature = "mysql")]
@@ -65,6 +67,7 @@ fn main() -> Outcome {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["contend", store, contender] => return runtime.block_on(contend(store, contender)),
         ["hold", url, name] => return runtime.block_on(killed::hold(url, name)),
+        ["grow", store, curve] => return runtime.block_on(grow(store, curve)),
         ["cycle", store, log] => return runtime.block_on(overhead::cycle(store, log)),
         ["overhead"] => return overhead::compare(None),
         ["overhead", other] => return overhead::compare(Some(other)),
@@ -84,6 +87,7 @@ fn main() -> Outcome {
     runtime.block_on(uncontended::all::<postgres::Postgres>(&wanted))?;
     #[cfg(feature = "mysql")]
     runtime.block_on(uncontended::all::<mysql::Mysql>(&wanted))?;
+    growth::all(&wanted)?;
     if wanted.asks_for("work-memory") {
         runtime.block_on(work::memory())?;
     }
@@ -117,6 +121,31 @@ async fn contend(store: &str, contender: &str) -> Outcome {
         "postgres" => contention::contend::<postgres::Postgres>(contender).await,
         #[cfg(feature = "mysql")]
         "mysql" => contention::contend::<mysql::Mysql>(contender).await,
+        _ => Err(format!("no store of this build: {store}").into()),
+    }
+}
+
+/// A process that measures a curve of [growth].
+async fn grow(store: &str, curve: &str) -> Outcome {
+    match store {
+        "memory" => growth::in_process("memory", "memory://growth", curve).await,
+        "file" => {
+            let directory = tempfile::tempdir()?;
+            let url = format!("file://{}/locks", directory.path().display());
+            growth::in_process("file", &url, curve).await
+        }
+        #[cfg(feature = "etcd")]
+        "etcd" => growth::on_server::<etcd::Etcd>(curve).await,
+        #[cfg(feature = "redis")]
+        "redis" => growth::on_server::<redis::Redis>(curve).await,
+        #[cfg(feature = "consul")]
+        "consul" => growth::on_server::<consul::Consul>(curve).await,
+        #[cfg(feature = "zookeeper")]
+        "zookeeper" => growth::on_server::<zookeeper::Zookeeper>(curve).await,
+        #[cfg(feature = "postgres")]
+        "postgres" => growth::on_server::<postgres::Postgres>(curve).await,
+        #[cfg(feature = "mysql")]
+        "mysql" => growth::on_server::<mysql::Mysql>(curve).await,
         _ => Err(format!("no store of this build: {store}").into()),
     }
 }
