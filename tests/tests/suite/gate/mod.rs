@@ -17,6 +17,7 @@ mod metrics;
 mod name_server_zookeeper;
 mod names;
 pub(crate) mod panics;
+mod performance;
 #[cfg(feature = "postgres")]
 mod postgres_only;
 mod postgres_operators;
