@@ -40,7 +40,7 @@ CURVES = {
 }
 EXPLAINED = {
     "waiters": "A *turn* is from one grant to the next, with the release and the way back to the end of the queue. Requests and memory are "
-    "those of the process while nobody takes a turn.",
+    "those of the process while nobody takes a turn, with the task in which each waits; among the requests are the re-checks of each waiter.",
     "held": "The heartbeat's interval is 250 ms here. *Another* is one more name of the same session.",
     "members": "All members belong to one session; the watcher is another one.",
     "tasks": "One more session wants the lock as well; its longest wait includes the one that was not over after two seconds.",
