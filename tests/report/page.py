@@ -264,7 +264,7 @@ def growth(page):
                 cells = [[store, *(shown(points.get(size)) for size in sizes)] for store, points in series.items()]
                 page.add(*table([f"{name}, {unit}", *(f"{size:,}" for size in sizes)], cells))
         for store, (size, why) in cuts.items():
-            ends = f"ends before {size:,} {curve}" if size else "has not begun"
+            ends = f"ends before {size:,} {curve}" if size else "ends early"
             page.lines.append(f"* {store} {ends}: {why}.")
         if cuts:
             page.add()

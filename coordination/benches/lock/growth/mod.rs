@@ -1,8 +1,8 @@
 //! How costs grow with what there is: waiters, names held, members, tasks that want one lock, sessions.
 //!
 //! Each curve is measured in a process of its own, which is on one CPU, with a server of its own, which is on another one and has
-//! its data in memory. It takes a minute at most: so long may each point take to be reached, and so long to be measured. Where
-//! a store cannot bear a size, or takes too long to reach it, the curve ends with what was reached, and it is recorded why.
+//! its data in memory. It takes a minute at most; one size may take [`GROWING`] to be reached, and [`POINT`] or so to be measured. Where
+//! a store refuses a size, or takes longer than that to reach it, the curve ends with what was reached, and it is recorded why.
 //!
 //! With the feature `metrics`, heartbeats are timed and requests are counted, too.
 
