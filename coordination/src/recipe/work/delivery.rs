@@ -55,7 +55,7 @@ impl WorkQueue {
             let is_left_out = |queue: &str| failed.contains(queue) || refused.is_put_off(queue);
             let step = |draft: &mut Draft<'_>, _: &[u64]| {
                 let id = draft.head.id;
-                letters::pending(draft, &is_left_out).map(|pending| pending.map(|next| (id, next)))
+                letters::pending(draft, is_left_out).map(|pending| pending.map(|next| (id, next)))
             };
             let (id, Some(pending)) = self.engine.run_here("deliver", step).await? else {
                 return Ok(());
