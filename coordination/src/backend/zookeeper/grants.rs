@@ -10,10 +10,16 @@
 //! have answered, the session may have a shorter lease from then on, whichever server it goes to. After that, each host of the URL has
 //! to answer: the one that has granted less may be away.
 //!
+//! The crate says that there is a connection as soon as a server has accepted the session. If the connection breaks before that server
+//! has answered anything else, the crate goes on saying so until it has reached the next server, however long that takes
+//! (`Session::start_once` in 0.11.2). In that time other servers may grant the lease, for a connection that is none. So the servers'
+//! answer counts for later connections only if a heartbeat was answered on the connection for which they were asked.
+//!
 //! For each server this costs two writes in the ensemble. So that a thousand clients of a server that is gone do not ask at one
 //! moment, each waits for a random time first.
 
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
@@ -38,17 +44,26 @@ pub(super) struct Grants {
     /// as the state has not changed since, this is the present connection.
     granted: watch::Sender<StateWatcher>,
     is_shortened: watch::Sender<bool>,
+    /// Whether a call was answered on the connection that was seen last. The crate opens a session only if one was.
+    is_answered: AtomicBool,
 }
 
 impl Grants {
     /// `connected` has seen the state in which the session was opened.
     pub(super) fn new(connected: StateWatcher) -> Self {
-        Self { granted: watch::Sender::new(connected), is_shortened: watch::Sender::new(false) }
+        Self {
+            granted: watch::Sender::new(connected),
+            is_shortened: watch::Sender::new(false),
+            is_answered: AtomicBool::new(true),
+        }
     }
 
     /// To be called when a call was answered. `connection` has seen the state of the session before the call was sent. Resolves when
     /// the servers have granted the lease for the present connection. Returns true if the call was sent and answered on it.
     pub(super) async fn hold_on(&self, connection: &StateWatcher) -> bool {
+        if is_unchanged(connection) {
+            self.is_answered.store(true, Ordering::Relaxed);
+        }
         let mut granted = self.granted.subscribe();
         // This struct owns the sender, so the sender still exists, and `wait_for` cannot fail.
         let is_granted = granted.wait_for(is_unchanged).await.is_ok();
@@ -70,7 +85,12 @@ impl Grants {
         let mut states = self.granted.borrow().clone();
         let mut seen = Seen::new();
         loop {
-            while !seen.note(states.changed().await) {}
+            loop {
+                let state = states.changed().await;
+                if seen.note(state, self.is_answered.swap(false, Ordering::Relaxed)) {
+                    break;
+                }
+            }
             // R4: a thousand clients must not all ask at the same moment.
             let spread = env::rng().random_range(Duration::ZERO..=lease / SPREAD);
             sleep(spread).await;
@@ -114,7 +134,7 @@ impl Grants {
 struct Seen {
     /// The state that was seen last.
     state: SessionState,
-    /// Whether a connection broke before the servers had answered.
+    /// Whether a connection broke before the servers had answered, or before a call was answered on it.
     is_unsure: bool,
 }
 
@@ -124,12 +144,14 @@ impl Seen {
         Self { state: SessionState::SyncConnected, is_unsure: false }
     }
 
-    /// To be called with each state that is seen. Returns true if it says that there is a connection.
-    fn note(&mut self, state: SessionState) -> bool {
+    /// To be called with each state that is seen, and with whether a call was answered since the one before. Returns true if the state
+    /// says that there is a connection.
+    fn note(&mut self, state: SessionState, is_answered: bool) -> bool {
         // If several changes follow each other quickly, only the last one is seen. But the crate never reports the same state twice
         // in a row (`Session::change_state` in 0.11.2). So between two reports that there is no connection, there was one.
         let was_missed = state == SessionState::Disconnected && self.state == state;
-        self.is_unsure |= was_missed;
+        let was_none = self.state == SessionState::SyncConnected && !is_answered;
+        self.is_unsure |= was_missed || was_none;
         self.state = state;
         state == SessionState::SyncConnected
     }
@@ -155,12 +177,24 @@ mod tests {
             let mut seen = Seen::new();
             let mut is_connected = true;
             for state in states {
-                is_connected = seen.note(*state);
+                is_connected = seen.note(*state, true);
             }
             (is_connected, seen.is_unsure)
         };
         assert_eq!(after(&[Disconnected]), (false, false));
         assert_eq!(after(&[Disconnected, SyncConnected]), (true, false));
         assert_eq!(after(&[Disconnected, Disconnected, SyncConnected]), (true, true));
+    }
+
+    /// The servers may have granted the lease for it all the same.
+    #[test]
+    fn a_connection_on_which_nothing_was_answered_leaves_the_lease_unsure() {
+        for is_answered in [true, false] {
+            let mut seen = Seen::new();
+            assert!(!seen.note(Disconnected, true) && seen.note(SyncConnected, false));
+            assert!(!seen.is_unsure, "the servers are asked, and grant the lease");
+            assert!(!seen.note(Disconnected, is_answered) && seen.note(SyncConnected, false));
+            assert_eq!(seen.is_unsure, !is_answered);
+        }
     }
 }
