@@ -198,7 +198,9 @@ impl Engine {
         let engine = Arc::clone(self);
         let reading = async move { engine.run_until_done(operation, Manner::Reads, step).await };
         // It may take long where there is much to read, and keep others waiting: so it ends with its caller.
-        self.queue.named(self.queue.session.run_for_caller(operation, reading).await)
+        let read = self.queue.session.run_for_caller(operation, reading).await;
+        // A read has no effect, whether its answer came or not.
+        self.queue.named(read.map_err(|error| error.with_effect(Effect::None)))
     }
 
     /// [`run`](Self::run) for callers that are in a task of the session.

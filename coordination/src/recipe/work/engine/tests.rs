@@ -251,6 +251,23 @@ fn a_call_that_ends_with_its_runtime_is_in_doubt() {
     assert_eq!(error.effect(), Effect::Unknown);
 }
 
+/// A call that only reads has done nothing, whenever it ends.
+#[test]
+fn x1_a_look_that_ends_with_its_runtime_has_done_nothing() {
+    use std::future::poll_fn;
+    use std::task::Poll;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    let connecting = async { Coordinator::connect("memory://work-looks").await?.queue("jobs") };
+    let queue = runtime.block_on(connecting).expect("it is in memory");
+    let mut looking = Box::pin(async move { queue.stats().await });
+    let begun = runtime.block_on(poll_fn(|context| Poll::Ready(looking.as_mut().poll(context))));
+    assert!(begun.is_pending(), "its task has not run");
+    drop(runtime);
+    let error = pollster::block_on(looking).expect_err("its runtime has ended");
+    assert_eq!((error.kind(), error.effect()), (crate::ErrorKind::Closed, Effect::None), "{error}");
+}
+
 /// A letter is posted by the process that finds it, in its own store: a queue of another store would never get it.
 #[tokio::test]
 async fn dead_letters_stay_with_the_same_coordinator() -> Result<()> {
