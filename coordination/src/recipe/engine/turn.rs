@@ -16,7 +16,7 @@ use super::waiting::Waiting;
 use super::waits::Waits;
 use crate::backend::{Blocker, Data, EntryId, EntryRef, Mode, Position};
 use crate::canary::{Canary, sings};
-use crate::error::{Effect, Error, ErrorKind, Result};
+use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 use crate::key::QueueKey;
 use crate::session::{Lease, Session};
 
@@ -81,7 +81,7 @@ impl Acquire {
         mut started: Option<Started>,
         mut cancelled: watch::Receiver<()>,
     ) -> Result<Option<Box<OwnEntry>>> {
-        let mut adopted = None;
+        let (mut adopted, mut was_lost) = (None, false);
         loop {
             let Started { mut own, position } = match started.take() {
                 Some(started) => started,
@@ -91,7 +91,7 @@ impl Acquire {
                         return Ok(None);
                     }
                     // The last entry was lost, and with it what was known of the reasons why it had to wait.
-                    let had_to_wait = self.call.is_blocked();
+                    let had_to_wait = self.call.is_blocked() && !was_lost;
                     self.call.note_blocked(false);
                     self.call.note_own(None);
                     self.tries().refused = None;
@@ -103,7 +103,8 @@ impl Acquire {
                         _ = cancelled.changed() => return Ok(None),
                         lease = self.session.lease("acquire") => lease,
                     };
-                    // Without another session nobody sees that what was entered in the last one is gone.
+                    // Without another session nobody sees that what was entered in the last one is gone. If that was lost, and not
+                    // stopped, the entry that it had to wait for may be gone since, and its own be the first.
                     let may_be_there = !had_to_wait && self.tries().may_be_there;
                     let lease = lease.map_err(|error| match may_be_there {
                         true => error.with_effect(Effect::Unknown),
@@ -124,6 +125,8 @@ impl Acquire {
                 turn = self.await_turn(&own, position) => Some(turn),
                 _ = cancelled.changed() => None,
             };
+            let lost = own.lease().loss_reason();
+            was_lost = lost.is_some_and(|reason| reason != LossReason::Closed);
             let Some(turn) = turn else {
                 let is_permit = self.request.policy.is_some();
                 if sings(Canary::CancelledAcquireNotCleaned)

@@ -191,6 +191,39 @@ fn x1_an_acquire_that_is_stopped_without_a_session_may_have_left_an_entry() {
     });
 }
 
+/// A caller waits behind a holder, its session is lost, and the coordinator is stopped before there is another session. By then the
+/// holder may be gone, and the caller's entry the first.
+#[test]
+fn x1_an_acquire_that_has_waited_before_a_loss_may_have_left_an_entry() {
+    in_a_world(async |_, client, one, other| {
+        let held = other.lock("a").expect("a good name").acquire(None).await.expect("it is free");
+        let lock = one.lock("a").expect("a good name");
+        let acquiring = client.spawn(async move { lock.acquire(None).await });
+        sleep(ms(10 * WAY)).await;
+        client.set_link(NOT_HEARD);
+        held.release().await.expect("the store is there");
+        sleep(2 * TTL).await;
+        one.stop().await.expect_err("nothing is heard");
+        let stopped = acquiring.await.expect("no panic").expect_err("it was stopped");
+        assert_eq!(told(&stopped), (ErrorKind::Closed, Effect::Unknown), "{stopped}");
+    });
+}
+
+/// A caller that waits behind a holder is stopped while its session lives: it was never granted anything.
+#[test]
+fn x1_an_acquire_that_is_stopped_while_it_waits_has_done_nothing() {
+    in_a_world(async |_, client, one, other| {
+        let held = other.lock("a").expect("a good name").acquire(None).await;
+        let lock = one.lock("a").expect("a good name");
+        let acquiring = client.spawn(async move { lock.acquire(None).await });
+        sleep(ms(10 * WAY)).await;
+        one.stop().await.expect("the store is there");
+        let stopped = acquiring.await.expect("no panic").expect_err("it was stopped");
+        assert_eq!(told(&stopped), (ErrorKind::Closed, Effect::None), "{stopped}");
+        drop(held);
+    });
+}
+
 /// The permits are refused, and the store does not hear that the entry is to be removed.
 #[test]
 fn x1_an_acquire_that_is_refused_may_have_left_an_entry() {
