@@ -107,7 +107,7 @@ use async_trait::async_trait;
 
 use crate::characteristics::{Characteristics, ServerInfo};
 use crate::env::OwnedFile;
-use crate::error::{LossReason, Result};
+use crate::error::{Error, LossReason, Result};
 use crate::key::QueueKey;
 use crate::time::BootInstant;
 
@@ -347,5 +347,10 @@ pub(crate) trait Store: Sessions + Entries + Values + Watching {
     /// delay to the time within which a holder is told of a loss.
     fn reconnect_delay(&self) -> Duration {
         Duration::ZERO
+    }
+
+    /// Whether this error of a call says that the process has no file descriptor left. An entry that waits goes on waiting then.
+    fn lacks_descriptors(&self, _error: &Error) -> bool {
+        false
     }
 }

@@ -218,7 +218,7 @@ impl Session {
     }
 
     /// [`retry_until_settled`](Self::retry_until_settled) for an entry that waits in the queue. That the store refuses our login,
-    /// or a read of the queue, may pass as well (`F-56`), so such calls are repeated too.
+    /// or a read of the queue, may pass as well (`F-56`), and that no file descriptor is left (`F-64`), so such calls are repeated too.
     pub(crate) async fn retry_while_waiting<T, C>(
         &self,
         lease: &Lease,
@@ -230,10 +230,11 @@ impl Session {
     {
         let mut is_told = false;
         let passes = |error: &Error| {
-            if is_refusal(error) && !std::mem::replace(&mut is_told, true) {
+            let is_refused = is_refusal(error) || self.backend.lacks_descriptors(error);
+            if is_refused && !std::mem::replace(&mut is_told, true) {
                 tracing::warn!(%error, "refused while it waits; it goes on waiting");
             }
-            is_refusal(error) || may_pass(error)
+            is_refused || may_pass(error)
         };
         self.persist_while(lease, operation, call, passes).await.map(|(answer, _)| answer)
     }

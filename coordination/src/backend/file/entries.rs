@@ -5,10 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::error::is_for_want_of_descriptors;
 use super::file_store::{FileStore, names_where, when_free};
 use super::held::Share;
-use super::polls::POLL;
 use super::queue::file_name;
 use crate::backend::{Cursor, Entries, EntryRef, Left, Listing, NewEntry, Page, Position};
 use crate::error::{Error, LossReason, Result};
@@ -44,13 +42,7 @@ impl Entries for FileStore {
         if !store.sessions.is_in_place(entry.session)? {
             return Err(Error::lost("position", LossReason::Revoked));
         }
-        loop {
-            match when_free(|| store.position(entry, seq)).await {
-                // Whoever waits keeps its place while the process has no file descriptor left.
-                Err(error) if is_for_want_of_descriptors(&error) => tokio::time::sleep(POLL).await,
-                position => return position,
-            }
-        }
+        when_free(|| store.position(entry, seq)).await
     }
 
     async fn read(&self, queue: &QueueKey) -> Result<Listing> {

@@ -11,6 +11,7 @@ use tokio::task::JoinHandle;
 
 use super::DESCRIPTOR;
 use super::config::Config;
+use super::error::is_for_want_of_descriptors;
 use super::held::Share;
 use super::queue::{Locked, is_of};
 use super::store::Store;
@@ -206,5 +207,9 @@ impl backend::Store for FileStore {
             max_plain_name: 200,
             min_ttl: None,
         }
+    }
+
+    fn lacks_descriptors(&self, error: &Error) -> bool {
+        is_for_want_of_descriptors(error)
     }
 }

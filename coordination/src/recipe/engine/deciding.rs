@@ -104,9 +104,9 @@ pub(in crate::recipe) async fn await_decision(
 
 /// The store's refusals to write what a policy has decided, while its entry waits on.
 ///
-/// For an entry that has waited: that the store has no room, or refuses our login or the call, may pass (`F-36`, `F-56`). So such an
-/// entry waits on in its place. What was decided may be wrong by then: somebody may have changed the number of slots, for instance. So
-/// the queue is read and it is decided anew.
+/// For an entry that has waited: that the store has no room, or refuses our login or the call, or that the process has no file descriptor
+/// left, may pass (`F-36`, `F-56`, `F-64`). So such an entry waits on in its place. What was decided may be wrong by then: somebody may
+/// have changed the number of slots, for instance. So the queue is read and it is decided anew.
 struct Refusals<'a> {
     acquire: &'a Acquire,
     own: &'a OwnEntry,
@@ -220,8 +220,12 @@ impl<'a> Refusals<'a> {
 
     /// If the store has refused this for now, and the entry waits on: waits a moment, and returns `None`.
     async fn or_pause<T>(&mut self, outcome: Result<T>, has_waited: bool) -> Result<Option<T>> {
+        let backend = &self.acquire.session.backend;
+        let may_wait = |error: &Error| {
+            is_refusal(error) || is_full(error) || backend.lacks_descriptors(error)
+        };
         let refused = match outcome {
-            Err(error) if has_waited && (is_refusal(&error) || is_full(&error)) => error,
+            Err(error) if has_waited && may_wait(&error) => error,
             outcome => {
                 self.note(None);
                 return outcome.map(Some);

@@ -95,6 +95,41 @@ fn held_locks_outlast_a_program_that_has_none_left() -> Result<()> {
     })
 }
 
+/// The same for permits: the second of those who wait looks at the first one again and again.
+#[test]
+fn who_waits_for_a_permit_keeps_its_place_while_none_is_left() -> Result<()> {
+    with_few(async |url| {
+        let holder = connect(url).await?;
+        let permits = holder.semaphore("uploads", 1)?;
+        let permit = permits.acquire(None).await?;
+        let (mut others, mut waiting) = (Vec::new(), Vec::new());
+        for number in 2..=3 {
+            let other = connect(url).await?;
+            let waits = other.semaphore("uploads", 1)?;
+            waiting.push(tokio::spawn(async move { waits.acquire(PATIENCE).await }));
+            others.push(other);
+            while permits.holders().await?.len() < number {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+        let (begun, mut taken) = (Instant::now(), Vec::new());
+        while begun.elapsed() < LOOKED {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            taken.extend(take_all());
+        }
+        assert!(permit.is_held() && waiting.iter().all(|waiting| !waiting.is_finished()));
+        drop(taken);
+        permit.release().await?;
+        for waiting in waiting {
+            waiting.await.expect("no panic")?.release().await?;
+        }
+        for other in others {
+            other.stop().await?;
+        }
+        holder.stop().await
+    })
+}
+
 /// Whoever waits goes on waiting, although it cannot look whether it has its turn.
 #[test]
 fn who_waits_keeps_its_place_while_none_is_left() -> Result<()> {
