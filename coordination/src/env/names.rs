@@ -30,36 +30,60 @@ pub(crate) fn look_up(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     #[cfg(coordination_internals)]
     let of_test = test::addresses(name, port);
     #[cfg(not(coordination_internals))]
-    let of_test = None;
+    let of_test: Option<io::Result<Vec<_>>> = None;
     let found: Vec<_> = match of_test {
-        Some(found) => found,
+        Some(found) => found?,
         None => (name, port).to_socket_addrs()?.collect(),
     };
     match found.is_empty() {
-        true => Err(io::Error::other("failed to lookup address: the host has none")),
+        true => Err(io::Error::other(format!("failed to lookup address: {NONE}"))),
         false => Ok(found),
     }
+}
+
+const NONE: &str = "the host has none";
+/// In which words systems say that there is no such name, or that it has no address: glibc, musl and FreeBSD, macOS, OpenBSD.
+#[cfg(feature = "zookeeper")]
+const SAY_NONE: [&str; 7] = [
+    NONE,
+    "Name or service not known",
+    "No address associated with hostname",
+    "Name does not resolve",
+    "Name has no usable address",
+    "nodename nor servname provided, or not known",
+    "no address associated with name",
+];
+/// The same by its number on Windows: `WSAHOST_NOT_FOUND` and `WSANO_DATA`.
+#[cfg(feature = "zookeeper")]
+const NUMBERS: [i32; 2] = [11_001, 11_004];
+
+/// Whether a look-up has failed because a name server says that the name has no address, and not because no name server answers. The
+/// standard library has only the system's words for that.
+#[cfg(feature = "zookeeper")]
+pub(crate) fn has_none(error: &io::Error) -> bool {
+    let said = error.to_string();
+    let is_number = cfg!(windows) && error.raw_os_error().is_some_and(|of| NUMBERS.contains(&of));
+    is_number || SAY_NONE.iter().any(|none| said.contains(none))
 }
 
 /// Names that tests make, for which no name server is needed.
 #[cfg(coordination_internals)]
 mod test {
     use std::net::SocketAddr;
-    use std::{env, fs};
+    use std::{env, fs, io};
 
     /// The addresses of a name that ends with `.test`, as no name on any network does. A file of that name has one address in each
-    /// line. It is in the folder `coordination-names` in the directory for temporary files, and is read each time.
-    pub(super) fn addresses(name: &str, port: u16) -> Option<Vec<SocketAddr>> {
+    /// line, or says that the name server is `away`. It is in the folder `coordination-names` in the directory for temporary files, and
+    /// is read each time.
+    pub(super) fn addresses(name: &str, port: u16) -> Option<io::Result<Vec<SocketAddr>>> {
         let is_test = name.strip_suffix(".test").is_some_and(|name| !name.contains('/'));
         let file = is_test.then(|| env::temp_dir().join("coordination-names").join(name))?;
         let lines = fs::read_to_string(file).ok()?;
-        Some(
-            lines
-                .lines()
-                .flat_map(str::parse)
-                .map(|address| SocketAddr::new(address, port))
-                .collect(),
-        )
+        if lines == "away" {
+            return Some(Err(io::Error::other("failed to lookup address: try again")));
+        }
+        let addresses = lines.lines().flat_map(str::parse);
+        Some(Ok(addresses.map(|address| SocketAddr::new(address, port)).collect()))
     }
 }
 

@@ -50,13 +50,22 @@ impl Named {
         named
     }
 
-    /// Makes lookups of the name fail from now on.
+    /// Makes lookups of the name say from now on that it has no address.
     ///
     /// # Panics
     ///
     /// If the file cannot be written.
     pub fn vanish(&self) {
         self.set(&[]);
+    }
+
+    /// Makes lookups of the name fail from now on, as where no name server answers.
+    ///
+    /// # Panics
+    ///
+    /// If the file cannot be written.
+    pub fn lose_name_server(&self) {
+        fs::write(&self.file, "away").expect("the file is ours");
     }
 
     /// Gives the name its first addresses again.

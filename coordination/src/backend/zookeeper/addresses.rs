@@ -2,7 +2,8 @@
 //!
 //! A name is looked up each time its addresses are needed, because they may have changed. If the name cannot be looked up then, the
 //! addresses are used that the last successful look-up has found: a session must not be lost because the name server is away, while
-//! the session's own servers are well.
+//! the session's own servers are well. If the name server says that the name has none, they are forgotten: by now they may be those of
+//! another ensemble, where a session would be granted what somebody holds here.
 
 use std::collections::HashMap;
 use std::io;
@@ -35,8 +36,8 @@ pub(super) struct HostAddresses {
 }
 
 impl Addresses {
-    /// Looks up the addresses of a host. If this fails, or takes longer than `limit`, returns those of the last successful look-up.
-    /// The error is that of this look-up: there was no successful one before.
+    /// Looks up the addresses of a host. If no name server answers within `limit`, returns those of the last successful look-up. The
+    /// error is that of this look-up: there was no successful one before, or the host has none now.
     pub(super) async fn of(
         self: &Arc<Self>,
         host: &Host,
@@ -58,8 +59,10 @@ impl Addresses {
         // In a task of its own, so that an answer that comes after `limit` counts for the next caller.
         let looking = spawn(&Handle::current(), async move {
             let found = looking.await;
-            if let Ok(found) = &found {
-                addresses.last().insert(looked_up, found.clone());
+            match &found {
+                Ok(found) => drop(addresses.last().insert(looked_up, found.clone())),
+                Err(error) if names::has_none(error) => drop(addresses.last().remove(&looked_up)),
+                Err(_) => {}
             }
             found
         });
@@ -113,6 +116,19 @@ mod tests {
         assert_eq!(addresses.found(&host, LOOKUP, async { failed() }).await?, earlier(2));
         let unknown = addresses.found(&other, LOOKUP, pending()).await;
         assert_eq!(unknown.expect_err("another host").kind(), io::ErrorKind::TimedOut);
+        Ok(())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_found_last_is_forgotten_when_a_name_has_none() -> io::Result<()> {
+        let (addresses, host) = (Arc::new(Addresses::default()), host("a"));
+        for none in ["Name or service not known", "the host has none"] {
+            addresses.found(&host, LOOKUP, async { Ok(at(1)) }).await?;
+            let said = io::Error::other(format!("failed to lookup address information: {none}"));
+            let gone = addresses.found(&host, LOOKUP, async { Err(said) }).await;
+            assert!(gone.expect_err("it has none").to_string().contains(none));
+            assert!(addresses.found(&host, LOOKUP, pending()).await.is_err(), "it is forgotten");
+        }
         Ok(())
     }
 

@@ -618,10 +618,13 @@ mod tests {
             set("127.0.0.1");
             assert!(is_granted().await);
             assert_eq!(connector.places().await.0, format!("{name}:{port}"));
-            set("");
+            set("away");
             assert!(is_granted().await, "the server is at its last address");
             let places = connector.places().await.0;
             assert_eq!(places, format!("127.0.0.1:{port},{name}:{port}"));
+            set("");
+            assert!(!is_granted().await, "another server may be at its last address");
+            assert_eq!(connector.places().await.0, format!("{name}:{port}"));
             // Nothing listens at the new address.
             set("127.0.0.2");
             assert!(!is_granted().await, "the name is looked up first");

@@ -23,7 +23,7 @@ fn a_session_is_kept_while_no_name_can_be_looked_up() {
         let holder = builder.member_id("holder").connect(&url).await.expect("the name is known");
         let lock = holder.lock("x").expect("a good name");
         let guard = lock.acquire(Some(LEASE)).await.expect("free");
-        named.vanish();
+        named.lose_name_server();
         block_in_place(|| {
             proxy.reset_all();
             // A heartbeat that was answered before may still move the deadline on, but by less.
