@@ -408,9 +408,10 @@ pub(super) struct Sender {
     /// The number of the next letter that is expected from it: those with smaller ones have come.
     #[serde(rename = "n")]
     pub(super) next: u64,
-    /// When the last ones came.
+    /// Larger than that of each queue in the same record whose last letters came before. Not a time: the queue's clock may stand still
+    /// while letters come.
     #[serde(rename = "m")]
-    pub(super) came: Micros,
+    pub(super) came: u64,
 }
 
 /// What is kept in a record. One that has nothing is removed.

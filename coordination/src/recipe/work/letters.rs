@@ -101,9 +101,10 @@ pub(super) fn receive(
     }
     post(draft, &new)?;
     if let Some((last, _)) = letters.last() {
-        let sender = Sender { next: last + 1, came: draft.now };
         let received = draft.received(from)?;
-        received.insert(from.to_owned(), sender);
+        let newest = received.values().map(|sender| sender.came).max();
+        let came = newest.map_or(0, |newest| newest.saturating_add(1));
+        received.insert(from.to_owned(), Sender { next: last + 1, came });
         forget_some(received, from);
     }
     Ok(Outcome::Done(left_to_tidy(draft, &new)))

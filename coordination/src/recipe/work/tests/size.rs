@@ -113,14 +113,14 @@ fn letters_come_from_any_number_of_queues() {
     assert!(to.length < 40_000, "{} bytes for one letter", to.length);
 }
 
-/// Of queues that have sent letters and do not come back, no more is remembered than that.
+/// Of queues that have sent letters and do not come back, no more is remembered than that. The clock stands still, as where each letter is
+/// brought by a process that then ends.
 #[test]
 fn what_is_known_of_queues_that_send_letters_has_a_bound() {
     let mut to = Fake::default();
     let letter = Letter { body: "x".into(), claims: 1, ttl: 1_000_000 };
     let long = "q".repeat(1_000);
     let receive = |to: &mut Fake, queue: u64| {
-        to.now += 1;
         let (letters, from) = ([(0, letter.clone())], format!("{long}-{queue}"));
         to.run(|draft| letters::receive(draft, &from, &letters, &[queue])).expect("it has room");
         to.look(stats).ready
