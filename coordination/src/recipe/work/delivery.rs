@@ -14,7 +14,7 @@ use super::layout::Letter;
 use super::letters::{self, Pending};
 use super::refused::Refused;
 use crate::env;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 
 /// The longest that a claim waits for dead letters to be delivered.
 pub(super) const DELIVERY: Duration = Duration::from_secs(1);
@@ -44,7 +44,7 @@ impl WorkQueue {
         }
     }
 
-    /// Brings letters to each queue that takes them. Fails if those of our own queue cannot be read or removed.
+    /// Brings letters to each queue that takes them. Fails if our own queue cannot be read or changed.
     async fn try_to_deliver(
         &self,
         to: &mut Option<Arc<Engine>>,
@@ -53,13 +53,26 @@ impl WorkQueue {
         let mut failed = BTreeSet::new();
         while self.engine.has_letters() {
             let is_left_out = |queue: &str| failed.contains(queue) || refused.is_put_off(queue);
+            let mut asked = None;
             let step = |draft: &mut Draft<'_>, _: &[u64]| {
                 let id = draft.head.id;
+<<<<<<< ours
                 letters::pending(draft, is_left_out).map(|pending| pending.map(|next| (id, next)))
+=======
+                asked = letters::next_queue(draft, &is_left_out).map(|(queue, _)| queue.to_owned());
+                letters::pending(draft, &is_left_out).map(|pending| pending.map(|next| (id, next)))
+>>>>>>> theirs
             };
-            let (id, Some(pending)) = self.engine.run_here("deliver", step).await? else {
-                return Ok(());
+            let (id, pending) = match (self.engine.run_here("deliver", step).await, asked) {
+                // Somebody has changed a letter: those that go elsewhere do not wait for it.
+                (Err(error), Some(queue)) if error.kind() == ErrorKind::Corrupt => {
+                    refused.note(&queue, self.name(), &error);
+                    failed.insert(queue);
+                    continue;
+                }
+                (next, _) => next?,
             };
+            let Some(pending) = pending else { return Ok(()) };
             let Pending { queue, letters, upto } = pending;
             if letters.is_empty() {
                 tracing::warn!(queue = self.name(), upto, "dead letters are missing");

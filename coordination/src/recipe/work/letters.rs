@@ -50,15 +50,22 @@ pub(super) struct Pending {
     pub(super) upto: u64,
 }
 
-/// The next letters to a queue that `is_left_out` does not hold for.
+/// The first queue to which letters are on their way, of those that `is_left_out` does not hold for.
+pub(super) fn next_queue<'a>(
+    draft: &'a Draft<'_>,
+    is_left_out: impl Fn(&str) -> bool,
+) -> Option<(&'a str, Outbox)> {
+    let mut all = draft.head.outboxes.iter().map(|(queue, outbox)| (queue.as_str(), *outbox));
+    all.find(|(queue, _)| !is_left_out(queue))
+}
+
+/// The next letters to [that queue](next_queue).
 pub(super) fn pending(
     draft: &mut Draft<'_>,
     is_left_out: impl Fn(&str) -> bool,
 ) -> Step<Outcome<Option<Pending>>> {
-    let next = draft.head.outboxes.iter().find(|(queue, _)| !is_left_out(queue));
-    let Some((queue, outbox)) = next.map(|(queue, outbox)| (queue.clone(), *outbox)) else {
-        return Ok(Outcome::Done(None));
-    };
+    let next = next_queue(draft, is_left_out).map(|(queue, outbox)| (queue.to_owned(), outbox));
+    let Some((queue, outbox)) = next else { return Ok(Outcome::Done(None)) };
     let end = outbox.end.min(outbox.first.saturating_add(BATCH));
     let (mut letters, mut length): (Vec<(u64, Letter)>, _) = (Vec::new(), 0);
     let mut upto = outbox.first;

@@ -80,6 +80,37 @@ async fn a_queue_that_takes_no_letters_holds_up_no_others() -> Result<()> {
     Ok(())
 }
 
+/// Somebody has changed a letter at the store, as no step does: it holds up those behind it, and no others.
+#[cfg(feature = "memory")]
+#[tokio::test(start_paused = true)]
+async fn a_letter_that_cannot_be_read_holds_up_no_others() -> Result<()> {
+    use crate::backend::Write;
+    use crate::recipe::engine::data::to_data;
+    use crate::session::Written;
+    use crate::{ClaimOptions, Coordinator, NewItem};
+
+    let one = Coordinator::connect("memory://work-unreadable-letter").await?;
+    let (jobs, first, second) = (one.queue("jobs")?, one.queue("dead-1")?, one.queue("dead-2")?);
+    let nobody_brings_them = jobs.engine.delivering.lock().await;
+    for dead in [&first, &second] {
+        jobs.set_dead_letters(1, dead, None).await?;
+        jobs.post(&[NewItem::new("a")]).await?;
+        let claim = jobs.claim(ClaimOptions::default()).await?.expect("it is ready");
+        claim.release().await?;
+        assert!(jobs.claim(ClaimOptions::default()).await?.is_none());
+    }
+    let (at, look) = (&jobs.engine.queue, jobs.engine.look("test").await?);
+    let head = to_data("test", &look.head, usize::MAX)?;
+    let mut spoil = Write::new(&at.key, look.version, Some(head));
+    let (name, data) = (letter_name((0, 0)), Some("no letter".into()));
+    spoil.beside.push(Beside { name, data, is_new: false });
+    assert!(matches!(at.session.write("test", &spoil).await?, Written::Yes(_)));
+    drop(nobody_brings_them);
+    assert!(jobs.claim(ClaimOptions::default()).await?.is_none());
+    assert_eq!((second.stats().await?.ready, jobs.stats().await?.letters), (1, 1));
+    Ok(())
+}
+
 /// The head has the names of all queues to which letters are on their way.
 #[cfg(feature = "memory")]
 #[tokio::test]
