@@ -50,7 +50,8 @@ async fn a_queue_that_takes_no_letters_holds_up_no_others() -> Result<()> {
 
     let warnings = Warnings::begin();
     let one = Coordinator::connect("memory://work-held-up").await?;
-    let (jobs, old, new) = (one.queue("jobs")?, one.queue("old")?, one.queue("new")?);
+    // The one that takes none comes first in the head.
+    let (jobs, old, new) = (one.queue("jobs")?, one.queue("dead-1")?, one.queue("dead-2")?);
     let at = &old.engine.queue;
     let spoil = Write::new(&at.key, None, Some("no head".into()));
     let Written::Yes(version) = at.session.write("test", &spoil).await? else {
