@@ -24,12 +24,17 @@ impl WorkQueue {
     /// is running, or an item may come for which this caller waits. What fails is tried again by later claims, and by those who
     /// [wait](Self::until_ready) for an item.
     pub(super) async fn deliver_briefly(&self, limit: Duration) {
-        if !self.engine.has_letters() {
+        let is_due = match self.engine.delivering.try_lock() {
+            Ok(mut delivering) => delivering.1.is_due(self.name(), &self.engine.letters_to()),
+            // Nothing is to be done if that is under way.
+            Err(_) => false,
+        };
+        if !is_due {
             return;
         }
         let queue = self.clone();
         let delivering = self.session().spawn(async move {
-            // Nothing is to be done if that is under way.
+            // Another caller may have been first.
             if let Ok(mut delivering) = queue.engine.delivering.try_lock() {
                 let (to, refused) = &mut *delivering;
                 queue.deliver_here(to, refused).await;

@@ -56,9 +56,9 @@ pub(super) struct Engine {
     /// The newest version that a step has seen.
     newest: AtomicU64,
     line: Mutex<Line>,
-    /// What the last look has shown: whether there are letters on their way; whether the store has no clock; and whether no
+    /// What the last look has shown: the queues to which letters are on their way; whether the store has no clock; and whether no
     /// clock that this process can read tells when the last write was made, as when the store's server was started since.
-    has_letters: AtomicBool,
+    letters_to: Mutex<Vec<String>>,
     /// Held by who brings letters to where they are to go; the queue that got the last ones, which is kept because it knows how
     /// much time has passed there, and those that did not take any.
     pub(super) delivering: tokio::sync::Mutex<(Option<Arc<Engine>>, Refused)>,
@@ -157,7 +157,7 @@ impl Engine {
             asking: Arc::default(),
             newest: AtomicU64::new(0),
             line: Mutex::default(),
-            has_letters: AtomicBool::new(false),
+            letters_to: Mutex::default(),
             delivering: tokio::sync::Mutex::default(),
             last_delivery: Mutex::default(),
             found_nothing: Mutex::default(),
@@ -397,7 +397,7 @@ impl Engine {
     }
 
     pub(super) fn note_letters(&self, head: &Head) {
-        self.has_letters.store(head.has_letters(), Ordering::Release);
+        *self.letters_to() = head.outboxes.keys().cloned().collect();
     }
 
     /// Whether nobody in this process has said yes here for so long; then this caller has.
@@ -410,8 +410,12 @@ impl Engine {
         is_due
     }
 
+    pub(super) fn letters_to(&self) -> MutexGuard<'_, Vec<String>> {
+        self.letters_to.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
     pub(super) fn has_letters(&self) -> bool {
-        self.has_letters.load(Ordering::Acquire)
+        !self.letters_to().is_empty()
     }
 
     /// Reads a listing that came this long ago. The time is that of the store's answer and no later, where the store has a clock: what

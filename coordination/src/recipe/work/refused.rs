@@ -43,6 +43,14 @@ impl Refused {
         }
     }
 
+    /// Whether letters of the queue `from` are to be delivered, which are on their way to these. A queue to which none are any more is
+    /// forgotten: somebody else has delivered them, and it is warned of anew when it fails once more.
+    pub(super) fn is_due(&mut self, from: &str, letters_to: &[String]) -> bool {
+        let are_there = !letters_to.is_empty();
+        self.0.retain(|queue, _| are_there && (queue == from || letters_to.contains(queue)));
+        letters_to.iter().any(|queue| !self.is_put_off(queue))
+    }
+
     /// Notes that it has taken some.
     pub(super) fn clear(&mut self, queue: &str) {
         self.0.remove(queue);

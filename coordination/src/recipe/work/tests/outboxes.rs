@@ -65,6 +65,11 @@ async fn a_queue_that_takes_no_letters_holds_up_no_others() -> Result<()> {
         assert!(jobs.claim(ClaimOptions::default()).await?.is_none());
     }
     assert_eq!((new.stats().await?.ready, jobs.stats().await?.letters), (1, 1));
+    let turn = jobs.engine.turn.lock().await;
+    let begun = tokio::time::Instant::now();
+    jobs.deliver_briefly(super::super::delivery::DELIVERY).await;
+    assert!(begun.elapsed().is_zero(), "a claim waits for what is not tried");
+    drop(turn);
     let told = || {
         let all = warnings.told();
         all.iter().filter(|warning| warning.contains("not delivered yet")).count()
@@ -76,8 +81,21 @@ async fn a_queue_that_takes_no_letters_holds_up_no_others() -> Result<()> {
     assert_eq!(told(), 1, "{:?}", warnings.told());
     let mended = at.session.write("test", &Write::new(&at.key, Some(version), None)).await?;
     assert!(matches!(mended, Written::Yes(_)));
-    assert!(jobs.claim(ClaimOptions::default()).await?.is_none());
+    // Another process delivers it.
+    let other = Coordinator::connect("memory://work-held-up").await?.queue("jobs")?;
+    assert!(other.claim(ClaimOptions::default()).await?.is_none());
     assert_eq!((old.stats().await?.ready, jobs.stats().await?.letters), (1, 0));
+    // The same failure of another day is told of as well.
+    assert!(jobs.claim(ClaimOptions::default()).await?.is_none());
+    let Some(version) = old.engine.look("test").await?.version else { panic!("it has a letter") };
+    let spoil = Write::new(&at.key, Some(version), Some("no head".into()));
+    assert!(matches!(at.session.write("test", &spoil).await?, Written::Yes(_)));
+    jobs.set_dead_letters(1, &old, None).await?;
+    jobs.post(&[NewItem::new("a")]).await?;
+    let claim = jobs.claim(ClaimOptions::default()).await?.expect("it is ready");
+    claim.release().await?;
+    assert!(jobs.claim(ClaimOptions::default()).await?.is_none());
+    assert_eq!(told(), 2, "{:?}", warnings.told());
     Ok(())
 }
 
