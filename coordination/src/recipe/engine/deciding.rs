@@ -221,9 +221,8 @@ impl<'a> Refusals<'a> {
     /// If the store has refused this for now, and the entry waits on: waits a moment, and returns `None`.
     async fn or_pause<T>(&mut self, outcome: Result<T>, has_waited: bool) -> Result<Option<T>> {
         let backend = &self.acquire.session.backend;
-        let may_wait = |error: &Error| {
-            is_refusal(error) || is_full(error) || backend.lacks_descriptors(error)
-        };
+        let may_wait =
+            |error: &Error| is_refusal(error) || is_full(error) || backend.lacks_descriptors(error);
         let refused = match outcome {
             Err(error) if has_waited && may_wait(&error) => error,
             outcome => {

@@ -10,7 +10,7 @@ use super::taking::ask;
 use super::types::{Ack, ClaimOptions, ClaimView, MOST, duration, in_range, micros};
 use super::{ClaimId, ItemId, WorkClaim, WorkQueue, items};
 use crate::env::Unforked;
-use crate::error::Result;
+use crate::error::{Effect, Result};
 use crate::session::Purpose;
 use crate::time::BootInstant;
 
@@ -24,6 +24,9 @@ impl WorkQueue {
     ///
     /// * [`ErrorKind::Input`](crate::ErrorKind::Input): an option is not in the limits, or this process has 1,000 claims of the queue.
     /// * [`ErrorKind::Lost`](crate::ErrorKind::Lost): the session ended meanwhile.
+    /// * [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) with [`Effect::Applied`](crate::Effect::Applied): somebody has changed an item at the store, so
+    ///   that it cannot be read. It is claimed for the ttl, and so are those that were claimed with it. The message has its name;
+    ///   [`force_delete`](Self::force_delete) removes that one.
     /// * [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) and the other kinds of a store that refuses or does not answer. What may have been
     ///   claimed is given back.
     ///
@@ -119,7 +122,8 @@ impl WorkQueue {
             queue.take(&ask(id, &options, None), None, &mut BootInstant::now()).await
         };
         let taken = self.engine.queue.run("claim", claim).await?;
-        taken.map(ClaimView::of).transpose()
+        let view = taken.map(ClaimView::of).transpose();
+        view.map_err(|error| error.with_effect(Effect::Applied))
     }
 
     /// Takes a claim back that was made by [`claim_as`](Self::claim_as) and that its caller never got, as if it had not been made:

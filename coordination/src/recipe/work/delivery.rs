@@ -61,12 +61,8 @@ impl WorkQueue {
             let mut asked = None;
             let step = |draft: &mut Draft<'_>, _: &[u64]| {
                 let id = draft.head.id;
-<<<<<<< ours
+                asked = letters::next_queue(draft, is_left_out).map(|(queue, _)| queue.to_owned());
                 letters::pending(draft, is_left_out).map(|pending| pending.map(|next| (id, next)))
-=======
-                asked = letters::next_queue(draft, &is_left_out).map(|(queue, _)| queue.to_owned());
-                letters::pending(draft, &is_left_out).map(|pending| pending.map(|next| (id, next)))
->>>>>>> theirs
             };
             let (id, pending) = match (self.engine.run_here("deliver", step).await, asked) {
                 // Somebody has changed a letter: those that go elsewhere do not wait for it.

@@ -80,7 +80,8 @@ impl WorkQueue {
             taken => taken?,
         };
         let Some(seen) = taken else { return Ok(None) };
-        let view = ClaimView::of(seen)?;
+        // It was made, and is over with its ttl: given back at once, what cannot be read would be the next one's, and so on for ever.
+        let view = ClaimView::of(seen).map_err(|error| error.with_effect(Effect::Applied))?;
         let claim = WorkClaim::new(self.clone(), id, view, Arc::clone(&holder), sent);
         // After the claim is noted as held: a stop that has begun before is seen here, and one that begins later sees the claim.
         let admitted = self.engine.queue.named(self.session().admit("claim", Purpose::Work));
