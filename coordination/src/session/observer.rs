@@ -1,10 +1,11 @@
 //! What observers see of a queue. All observers of a queue in this process share one task that reads it.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::failures::Failures;
@@ -18,6 +19,8 @@ use crate::time::BootInstant;
 
 /// The shortest time between two reads of a queue.
 const MOST_OFTEN: Duration = Duration::from_millis(1);
+/// The same while nobody who follows the queue is in a hurry.
+const SELDOM: Duration = Duration::from_millis(500);
 
 /// When an answer came, by the clock that goes on while the machine is suspended, and by that of the runtime, which stands still in a
 /// test that has paused time, as the clock of `memory://` does then.
@@ -57,17 +60,61 @@ pub(crate) enum Sight {
 /// A queue that is observed, and how it is read.
 type Observed = (QueueKey, Sight);
 
+/// How many of those who follow a queue are in a hurry.
+#[derive(Default)]
+struct Hurry {
+    count: AtomicUsize,
+    has_come: Notify,
+}
+
+impl Hurry {
+    /// Waits until the queue may be read again that was read at that time.
+    async fn pause_after(&self, read: Instant) {
+        tokio::time::sleep_until(read + MOST_OFTEN).await;
+        let somebody = async {
+            while self.count.load(Ordering::Acquire) == 0 {
+                self.has_come.notified().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = somebody => {}
+            () = tokio::time::sleep_until(read + SELDOM) => {}
+        }
+    }
+}
+
+/// One who follows a queue in a hurry.
+struct InHurry(Arc<Hurry>);
+
+impl InHurry {
+    fn new(hurry: &Arc<Hurry>) -> Self {
+        if hurry.count.fetch_add(1, Ordering::AcqRel) == 0 {
+            hurry.has_come.notify_one();
+        }
+        Self(Arc::clone(hurry))
+    }
+}
+
+impl Drop for InHurry {
+    fn drop(&mut self) {
+        self.0.count.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 /// What tells the observers of a queue.
 #[derive(Clone)]
 struct Sender {
     views: watch::Sender<Option<Arc<View>>>,
     /// Why what is stored cannot be read; `None` if the queue was read since.
     unreadable: watch::Sender<Option<Error>>,
+    hurry: Arc<Hurry>,
 }
 
 impl Sender {
     fn new() -> Self {
-        Self { views: watch::Sender::new(None), unreadable: watch::Sender::new(None) }
+        let hurry = Arc::default();
+        Self { views: watch::Sender::new(None), unreadable: watch::Sender::new(None), hurry }
     }
 
     /// Views that begin with the present one.
@@ -75,7 +122,14 @@ impl Sender {
         let (mut views, mut unreadable) = (self.views.subscribe(), self.unreadable.subscribe());
         views.mark_changed();
         unreadable.mark_changed();
-        Views { views, unreadable, tells_unreadable: false, process: Process::this() }
+        Views {
+            views,
+            unreadable,
+            hurry: Arc::clone(&self.hurry),
+            in_hurry: Some(InHurry::new(&self.hurry)),
+            tells_unreadable: false,
+            process: Process::this(),
+        }
     }
 
     /// Notes that the queue could not be read.
@@ -116,15 +170,37 @@ impl Observers {
 }
 
 /// Follows a queue. Every view differs from the one before; some may be left out.
-#[derive(Clone)]
 pub(crate) struct Views {
     views: watch::Receiver<Option<Arc<View>>>,
     unreadable: watch::Receiver<Option<Error>>,
+    hurry: Arc<Hurry>,
+    in_hurry: Option<InHurry>,
     tells_unreadable: bool,
     process: Process,
 }
 
+impl Clone for Views {
+    fn clone(&self) -> Self {
+        Self {
+            views: self.views.clone(),
+            unreadable: self.unreadable.clone(),
+            hurry: Arc::clone(&self.hurry),
+            in_hurry: self.in_hurry.is_some().then(|| InHurry::new(&self.hurry)),
+            tells_unreadable: self.tells_unreadable,
+            process: self.process,
+        }
+    }
+}
+
 impl Views {
+    /// Whether each change is to be read at once, as it is at first. While nobody who follows the queue wants that, what changes
+    /// within half a second is read together.
+    pub(crate) fn hurry(&mut self, wanted: bool) {
+        if wanted != self.in_hurry.is_some() {
+            self.in_hurry = wanted.then(|| InHurry::new(&self.hurry));
+        }
+    }
+
     /// The same views, of which [`next`](Self::next) also says if what is stored cannot be read: [`ErrorKind::Corrupt`], once until
     /// it can be read again.
     pub(crate) fn telling_unreadable(mut self) -> Self {
@@ -236,9 +312,12 @@ impl Session {
         views
     }
 
+    /// Whether somebody who follows the queue has each change read at once.
     #[cfg(all(test, coordination_internals, feature = "memory"))]
-    pub(crate) fn observes(&self, queue: &QueueKey, sight: Sight) -> bool {
-        self.observers.by_queue().contains_key(&(queue.clone(), sight))
+    pub(crate) fn is_in_hurry(&self, queue: &QueueKey, sight: Sight) -> bool {
+        let observed = self.observers.by_queue();
+        let sender = observed.get(&(queue.clone(), sight));
+        sender.is_some_and(|sender| sender.hurry.count.load(Ordering::Acquire) > 0)
     }
 
     /// Reads the queue whenever it has changed, as long as somebody follows it.
@@ -294,7 +373,7 @@ impl Session {
                     failures.clear();
                     delays = self.retry_delays(Some(ttl));
                     // A queue that changes all the time is read only once in a while; observers skip views then.
-                    tokio::time::sleep_until(begun + MOST_OFTEN).await;
+                    sender.hurry.pause_after(begun).await;
                 }
                 Err(error) => {
                     let error = error.on_key(queue.name());
@@ -318,6 +397,42 @@ mod tests {
     use crate::simulation::{Run, World};
 
     const TTL: Duration = Duration::from_secs(30);
+
+    #[tokio::test(start_paused = true)]
+    async fn changes_are_read_together_while_nobody_is_in_a_hurry() {
+        let _run = Run::begin(1);
+        let (_world, client, coordinator) = World::with_one_client(TTL).await.expect("it is there");
+        let value = coordinator.counter("a").expect("a good name");
+        let key = QueueKey::new("counter", "a", 512).expect("a good name");
+        let adding = client.spawn(async move {
+            loop {
+                value.add(1).await.expect("the store is there");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        });
+        let session = coordinator.session();
+        let mut views = session.observe(&key, Sight::Moment);
+        let count = async |views: &mut Views| {
+            let mut count = 0;
+            let counting = async {
+                while views.next().await.is_ok() {
+                    count += 1;
+                }
+            };
+            let _ = timeout(Duration::from_secs(5), counting).await;
+            count
+        };
+        assert!(count(&mut views).await > 100);
+        views.hurry(false);
+        assert!((8..15).contains(&count(&mut views).await));
+        let mut others = session.observe(&key, Sight::Moment);
+        assert!(count(&mut others).await > 100);
+        drop(others);
+        assert!((8..15).contains(&count(&mut views).await));
+        views.hurry(true);
+        assert!(count(&mut views).await > 100);
+        adding.abort();
+    }
 
     #[tokio::test(start_paused = true)]
     async fn an_observer_that_is_refused_is_warned_of_once() {

@@ -191,10 +191,10 @@ impl Queue {
         self.session.observe(&self.key, sight)
     }
 
-    /// Whether somebody in this process follows the queue.
+    /// Whether somebody in this process who follows the queue has each change read at once.
     #[cfg(all(test, coordination_internals, feature = "memory"))]
-    pub(crate) fn is_observed(&self, sight: Sight) -> bool {
-        self.session.observes(&self.key, sight)
+    pub(crate) fn is_in_hurry(&self, sight: Sight) -> bool {
+        self.session.is_in_hurry(&self.key, sight)
     }
 
     /// The next of these views of the queue.

@@ -34,9 +34,6 @@ const KEPT: usize = 512;
 const KEPT_BYTES: usize = 4 * 1024 * 1024;
 /// For how long other hosts count as those who write after one of them was seen to.
 const STRANGERS: Duration = Duration::from_secs(20);
-/// How long what is written is left unseen while only this host writes. When another one begins to, this much of the queue's time
-/// is lost.
-const AT_ONCE: Duration = Duration::from_millis(500);
 
 /// What all handles of a queue in this process share.
 pub(super) struct Engine {
@@ -687,23 +684,11 @@ impl Drop for Engine {
 /// Sees each write soon while other hosts write, as it counts when a write was seen first. While only this host does, it sees what
 /// was written in a while at once: many processes that all read what each of them writes would keep the store busy with that.
 async fn see_writes(engine: Weak<Engine>, mut views: Views) {
-    loop {
-        let mut seen = 0;
-        loop {
-            let Ok(view) = views.next().await else { return };
-            let Some(engine) = engine.upgrade() else { return };
-            // If the value is corrupt, the next call fails with that.
-            let _ = engine.read("observe", &view.listing, view.came.elapsed());
-            seen += 1;
-            // The first view is of no change: where nothing is written nothing is read.
-            if seen > 1 && engine.writers_are_here() {
-                break;
-            }
-        }
-        drop(views);
-        tokio::time::sleep(AT_ONCE).await;
+    while let Ok(view) = views.next().await {
         let Some(engine) = engine.upgrade() else { return };
-        views = engine.queue.observe(Sight::Standing);
+        // If the value is corrupt, the next call fails with that.
+        let _ = engine.read("observe", &view.listing, view.came.elapsed());
+        views.hurry(!engine.writers_are_here());
     }
 }
 
