@@ -41,6 +41,9 @@ def invented():
             lines.append(line(store, "contended", "greatest ÷ least share", [1.01, 1.02]))
             lines.append(line(store, "contended", "greatest ÷ least share", [None, 9], "peer", name="tooz"))
             lines.append(line(store, "killed", "next grant", [9.1, 9.4, 9.9], unit="s", parameter=10.0))
+        for what in (page.BESIDE[0], "two reads"):
+            measure = f"{page.CLAIM} {what}"
+            lines += [line(store, "work", measure, [4 * rate, 5]), line(store, "work", measure, [2 * rate, 2], "floor")]
         for curve, (_, names) in page.CURVES.items():
             for name in names:
                 for size in (1, 10, 100, 1_000, 10_000)[: 5 - number % 3]:
@@ -135,12 +138,12 @@ class Drawn(unittest.TestCase):
         rows = [row for row in text.splitlines() if row.startswith("|") and "---" not in row]
         self.assertFalse([row for row in rows if any(mark in row for mark in "✓✗")])
         self.assertEqual(images, {})
-        self.assertEqual(text.count("Not measured yet."), 2 + 3 + len(page.CURVES))
+        self.assertEqual(text.count("Not measured yet."), 2 + 4 + len(page.CURVES))
 
     def test_each_image_is_shown(self):
         for name in self.images:
             self.assertTrue(f"(images/{name})" in self.text, name)
-        self.assertEqual(len(self.images), 5 + len(page.CURVES))
+        self.assertEqual(len(self.images), 6 + len(page.CURVES))
 
     def test_nothing_leaves_the_image(self):
         for name, svg in self.images.items():

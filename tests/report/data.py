@@ -12,7 +12,7 @@ from collections import namedtuple
 Spread = namedtuple("Spread", "low median high")
 
 STORES = ["memory", "file", "etcd", "redis", "consul", "zookeeper", "postgres", "mysql"]
-PARTS = ["uncontended", "apart", "contended", "killed", "growth"]
+PARTS = ["uncontended", "apart", "contended", "killed", "work", "growth"]
 
 
 def spread(values):

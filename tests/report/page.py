@@ -38,6 +38,10 @@ CURVES = {
     "tasks": ("Tasks of one session on one lock", ["turn", "longest wait of another session"]),
     "sessions": ("Sessions on one server", ["acquire + release of one", "server's processor", "server's memory, each"]),
 }
+CLAIM = "claim + ack beside"
+# What is in a queue while its claims are timed.
+BESIDE = [f"20,000 {what} items" for what in ("claimed", "delayed", "dead")]
+BESIDE += [f"{count} live claims" for count in (1_000, 10_000, 20_000, 100_000)] + ["999 claims of this process"]
 EXPLAINED = {
     "waiters": "A *turn* is from one grant to the next, with the release and the way back to the end of the queue. Requests and memory are "
     "those of the process while nobody takes a turn, with the task in which each waits; among the requests are the re-checks of each waiter.",
@@ -102,6 +106,7 @@ def drawn(data):
     apart(page)
     contended(page)
     killed(page)
+    work(page)
     growth(page)
     projection(page)
     missing(page)
@@ -236,6 +241,24 @@ def killed(page):
         return page.add("Not measured yet.")
     page.image("killed", "From SIGKILL to the next grant", plots.dots("From SIGKILL to the next grant", "s", groups))
     page.add(*table(["store", "lock", "s", "bound"], rows))
+
+
+def work(page):
+    page.add(
+        "## Work queues",
+        "",
+        "A claim of one item and its acknowledgement, beside the fewest requests that they can be made of: two that read little, and two that "
+        "write 10 KiB.",
+    )
+    compared(page, "work", "A claim and its acknowledgement", "µs", "work", f"{CLAIM} two reads", "floor")
+    rows = []
+    for what in BESIDE:
+        pairs = [[page.data.values(store, "work", f"{CLAIM} {what}", side) for side in ("ours", "floor")] for store in STORES]
+        if any(ours for ours, _ in pairs):
+            rows.append([what, *(shown(spread(ratios(ours, floor))) for ours, floor in pairs)])
+    if rows:
+        page.add("How many times as long it takes with much in front or beside it as in a queue with nothing of that (1.5 at most is wanted):")
+        page.add(*table(["beside", *STORES], rows))
 
 
 def growth(page):
