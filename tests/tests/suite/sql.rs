@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use coordination::{Coordinator, ErrorKind, Result};
-use coordination_tests::harness::{Certificates, Server};
+use coordination::{ClaimOptions, Coordinator, ErrorKind, Recipe, Result};
+use coordination_tests::harness::{Certificates, Direction, Mode, Server};
+use rand::RngExt;
 use tokio::task::block_in_place;
+use tokio::time::timeout;
 
 pub(crate) const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));
 /// A number as a server gives it while its clock is set far ahead.
@@ -128,6 +130,7 @@ macro_rules! sql_checks {
             s2_a_fenced_transaction_is_the_holders
             s2_nobody_is_granted_a_lock_within_a_fenced_transaction
             l4_a_free_lock_is_one_statement_each_way
+            c3_who_gives_up_while_it_reads_costs_no_connection
             t2_numbers_go_on_when_a_queue_is_pruned_while_another_makes_it
             sec7_a_user_with_rights_on_these_tables_is_enough
             x1_another_version_is_refused
@@ -229,6 +232,44 @@ pub(crate) async fn l4_a_free_lock_is_one_statement_each_way<S: SqlServer>() {
     let of = |step: &str| sent.iter().filter(|statement| statement.contains(step)).count();
     assert_eq!([of("enter("), of("leave("), sent.len()], [TURNS, TURNS, 2 * TURNS], "{sent:#?}");
     coordinator.stop().await.expect("stopped");
+}
+
+/// C3: watches, claims, lists and waiters that are dropped at any moment cost no connection: what they have asked the server is left
+/// to finish. So is what was asked when a stop begins.
+pub(crate) async fn c3_who_gives_up_while_it_reads_costs_no_connection<S: SqlServer>() {
+    const ROUNDS: u32 = 60;
+    /// How long each answer takes, so that most of what is dropped waits for one.
+    const ANSWER: Duration = Duration::from_millis(4);
+    let server = one::<S>();
+    let proxy = block_in_place(|| server.proxy_to(0));
+    // A call has ten seconds, so that none is given up because the machine is busy.
+    let there = url(&*server).replace("ttl=2s&heartbeat=250ms", "ttl=60s&heartbeat=20s");
+    let by_proxy = there.replace(&server.authority(), &proxy.address().to_string());
+    let coordinator = Coordinator::connect(&by_proxy).await.expect("a server");
+    let other = Coordinator::connect(&there).await.expect("a server");
+    let held = other.lock("x").expect("a name").acquire(PATIENCE).await.expect("free");
+    let lock = coordinator.lock("x").expect("a name");
+    let jobs = coordinator.queue("jobs").expect("a name");
+    let before = proxy.connections();
+    proxy.set(Direction::ToClient, Mode::Delay(ANSWER));
+    for round in 0..ROUNDS {
+        let moment = rand::rng().random_range(Duration::ZERO..6 * ANSWER);
+        // A new name each time, to which this client does not listen yet.
+        let watch = coordinator.value::<u32>(format!("v-{round}")).expect("a name").watch();
+        tokio::time::sleep(moment).await;
+        drop(watch);
+        drop(timeout(moment, jobs.claim_wait(ClaimOptions::default(), PATIENCE)).await);
+        drop(timeout(moment, coordinator.in_use(Recipe::Lock)).await);
+        drop(timeout(moment, lock.acquire(PATIENCE)).await);
+        let connections = proxy.connections();
+        assert_eq!(connections, before, "after {round} rounds, the last until {moment:?}");
+    }
+    let _watch = coordinator.value::<u32>("last").expect("a name").watch();
+    tokio::time::sleep(ANSWER / 2).await;
+    coordinator.stop().await.expect("stopped");
+    assert_eq!(proxy.connections(), before, "after the stop");
+    held.release().await.expect("released");
+    other.stop().await.expect("stopped");
 }
 
 /// One transaction makes a queue, gives a number in it while the server's clock is far ahead, and prunes the queue.

@@ -206,7 +206,7 @@ impl Dialect for Mysql {
     }
 
     async fn read(store: &SqlStore<Self>, path: &str) -> Result<(Answer<Row>, Option<u64>)> {
-        let answer = store.connections.run(&Call::new("list", "read").bytes(path)).await?;
+        let answer = store.connections.run_to_end(Call::new("list", "read").bytes(path)).await?;
         // Only the row of the queue itself has a number of changes. In the rows of entries, this column is NULL.
         let changes = answer.rows.iter().map(|row| row.number_or_null("list", "changes"));
         let changes = changes.collect::<Result<Vec<_>>>()?.into_iter().flatten().next();

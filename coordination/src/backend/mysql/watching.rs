@@ -1,12 +1,13 @@
 //! Waits for the end of an entry, by means of the poll in [`polls`](super::polls).
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::client::Mysql;
+use super::client::{Mysql, ask};
 use super::polls::Wait;
 use crate::backend::Mode;
 use crate::backend::server::in_time;
-use crate::backend::server::sql::SqlStore;
+use crate::backend::server::sql::{Sending, SqlStore, let_finish};
 use crate::error::Result;
 
 /// Resolves when the entry with the number `seq` is gone, or may no longer block an entry of the mode `waiter`. `recheck`: how long
@@ -33,8 +34,12 @@ pub(super) async fn gone(
         // that query fails, this waiter gets the error. If it succeeds, this resolves, and the caller asks the server for its
         // position.
         if polls.asked().is_none_or(|asked| asked < since) {
-            let asking = super::client::ask(&store.connections, "DO 0");
-            return in_time(store.patience, asking).await.map(drop);
+            let connections = Arc::clone(&store.connections);
+            let asking = |sending: Sending| async move {
+                sending.begins();
+                ask(&connections, "DO 0").await.map(drop)
+            };
+            return in_time(store.patience, let_finish("watch", store.patience, asking)).await;
         }
     }
 }

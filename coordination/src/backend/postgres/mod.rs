@@ -209,7 +209,7 @@ impl Dialect for Postgres {
         if !is_due {
             return Ok((answer, count));
         }
-        store.connections.run(&Call::new("list", "tend").bytes(path)).await?;
+        store.connections.run_to_end(Call::new("list", "tend").bytes(path)).await?;
         read_once(store, path).await
     }
 
@@ -263,7 +263,7 @@ impl Dialect for Postgres {
 /// queue changes during the read, the message about that has a higher number, so `changed` resolves, and the caller reads again.
 async fn read_once(store: &SqlStore<Postgres>, path: &str) -> Result<(Answer<Row>, Option<u64>)> {
     let count = store.dialect().hub.count(path, store.epoch());
-    let answer = store.connections.run(&Call::new("list", "read").bytes(path)).await?;
+    let answer = store.connections.run_to_end(Call::new("list", "read").bytes(path)).await?;
     Ok((answer, count))
 }
 

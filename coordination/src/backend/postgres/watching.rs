@@ -9,10 +9,12 @@ use tokio::sync::watch;
 use super::client::{Connection, Postgres};
 use crate::backend::server::in_time;
 use crate::backend::server::notifications::{Followed, Known, Wait, Waited};
-use crate::backend::server::sql::{Before, Call, Connections, Freed, LITTLE, SqlStore};
+use crate::backend::server::sql::{
+    Before, Call, Connections, Freed, LITTLE, Sending, SqlStore, let_finish,
+};
 use crate::backend::{EntryId, Mode};
 use crate::error::Result;
-use crate::panics::{caught, on_purpose};
+use crate::panics::on_purpose;
 
 /// How often a waiter asks the server if no notifications come, because the connection leads to a pooler. It is this short so that
 /// a lock that becomes free is granted within two seconds (L2).
@@ -115,7 +117,7 @@ async fn look(
         .number(seq)
         .flag(waiter == Mode::Shared)
         .flag(listens);
-    let answer = store.connections.run(&call).await?;
+    let answer = store.connections.run_to_end(call).await?;
     let left = answer.number("remaining")?.filter(|_| answer.is_ok());
     Ok(left.map(Duration::from_micros))
 }
@@ -160,13 +162,26 @@ async fn follow(
     connections: &Arc<Connections<Postgres>>,
     path: &str,
 ) -> Result<watch::Receiver<Followed>> {
-    let dialect = &connections.link.dialect;
+    let hub = &connections.link.dialect.hub;
     // Nearly always the channel is subscribed on this connection already. Then this returns without a request, and needs neither
     // the mutex nor a slot.
-    let (following, channel) = dialect.hub.follow(path, connections.rotation.epoch());
+    let (following, channel) = hub.follow(path, connections.rotation.epoch());
     if channel.is_none() {
         return Ok(following);
     }
+    let (all, path) = (Arc::clone(connections), path.to_owned());
+    let subscribing = |sending: Sending| async move { subscribe(&all, &path, &sending).await };
+    let_finish("watch", connections.patience, subscribing).await
+}
+
+/// The task of [`follow`], which sends LISTEN if no other has done that meanwhile. It has the mutex until the server has answered,
+/// also if its caller has given up.
+async fn subscribe(
+    connections: &Arc<Connections<Postgres>>,
+    path: &str,
+    sending: &Sending,
+) -> Result<watch::Receiver<Followed>> {
+    let dialect = &connections.link.dialect;
     // The mutex is locked before the slot for a call is taken. In the other order, tasks that wait for the mutex could have all the
     // slots, while the task that has locked the mutex waits for a slot. Then no task could go on.
     let _one_at_a_time = dialect.listening.lock().await;
@@ -179,7 +194,8 @@ async fn follow(
             on_purpose("watching");
             connection.listen(&channels, "watch").await
         };
-        caught("watch", ready.make(listening)).await.flatten()?;
+        sending.begins();
+        ready.make(listening).await?;
         dialect.hub.subscribed(&channels, epoch);
     }
     Ok(following)

@@ -4,11 +4,13 @@
 //! up with the call: nothing more is sent on it (C3), and the next call is sent on a new connection, which has a higher epoch. As
 //! soon as the server has carried out a call of the session that came on the new connection, it rejects all calls of the session
 //! that come on older connections (`stale`).
+//!
+//! A call that does no harm however late it is carried out is not given up with its caller: see [`finishing`](super::finishing).
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use super::{Answer, Call, Client, Connections, Dialect, Servers};
+use super::{Answer, Call, Client, Connections, Dialect, Sending, Servers, let_finish};
 use crate::backend::server::connections::{Failure, Link};
 use crate::backend::server::credentials::{Access, Credentials};
 use crate::backend::server::rotation::Turn;
@@ -116,9 +118,21 @@ impl<D: Dialect> Connections<D> {
         greeting.map_err(|error| error.at(&self.shown()))
     }
 
-    /// Makes a call on the connection in use.
+    /// Makes a call on the connection in use. If the caller gives up once the call is sent, the connection is given up, too.
     pub(crate) async fn run(self: &Arc<Self>, call: &Call) -> Result<Answer<D::Row>> {
         self.call(call.operation, |connection| self.carry_out(connection, call, false)).await
+    }
+
+    /// [`run`](Self::run) for a call that does no harm however late it is carried out, such as a read. If the caller gives up once
+    /// the call is sent, the call is left to finish, and the connection is kept.
+    pub(crate) async fn run_to_end(self: &Arc<Self>, call: Call) -> Result<Answer<D::Row>> {
+        let (connections, operation) = (Arc::clone(self), call.operation);
+        let running = |sending: Sending| async move {
+            let ready = connections.ready(operation).await?;
+            sending.begins();
+            ready.make(|connection| connections.carry_out(connection, &call, false)).await
+        };
+        let_finish(operation, self.patience, running).await
     }
 
     /// [`run`](Self::run) for heartbeats, which do not wait for a slot among the calls in flight.

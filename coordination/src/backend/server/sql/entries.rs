@@ -158,7 +158,8 @@ impl<D: Dialect> Entries for SqlStore<D> {
             .bytes(entry.entry_ref.id.as_str())
             .flag(entry.mode == Mode::Shared)
             .number(seq);
-        let answer = self.connections.run(&call).await?;
+        // Carried out late, it only removes entries of sessions that are over.
+        let answer = self.connections.run_to_end(call).await?;
         if !answer.is_ok() {
             return Ok(None);
         }
@@ -270,7 +271,7 @@ impl<D: Dialect> SqlStore<D> {
         from: Option<&Cursor>,
     ) -> Result<Answer<D::Row>> {
         let prefix = format!("{}/{kind}/", self.namespace);
-        self.connections.run(&between(Call::new("list", "list"), &prefix, from)).await
+        self.connections.run_to_end(between(Call::new("list", "list"), &prefix, from)).await
     }
 
     /// The names of those queues of a page that have an entry, if `column` is `entry`, or a value, if `column` is `value`. In the

@@ -56,7 +56,8 @@ impl<D: Dialect> Values for SqlStore<D> {
 
     async fn records(&self, queue: &QueueKey, names: &[Arc<str>]) -> Result<Vec<Option<Data>>> {
         let call = Call::new("read", "records_of").bytes(self.path(queue));
-        let answer = self.connections.run(&call.with(Argument::Names(names.to_vec()))).await?;
+        let call = call.with(Argument::Names(names.to_vec()));
+        let answer = self.connections.run_to_end(call).await?;
         let mut found = HashMap::new();
         for row in &answer.rows {
             found.insert(row.bytes("read", "name")?, data_of(row.bytes("read", "data")?)?);
