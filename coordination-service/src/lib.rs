@@ -163,7 +163,7 @@ pub async fn serve(
     let auth = Auth::new(settings.tokens.as_deref()).map_err(Failure::Settings)?;
     let tls = settings.tls.clone().map(Tls::new).transpose().map_err(Failure::Settings)?;
     let url = config.url.as_deref().unwrap_or_default();
-    let scheme = url.split("://").next().unwrap_or_default().to_owned();
+    let scheme = settings::scheme(url);
     let service = Service::new(settings, cover, scheme, auth, tls);
 
     let connections = Arc::new(Semaphore::new(service.settings.limits.connections));

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use coordination::Config;
+use percent_encoding::percent_decode_str;
 
 /// The lease that an instance asks its store for, unless the URL or the configuration says otherwise.
 const TTL: Duration = Duration::from_secs(30);
@@ -124,7 +125,7 @@ impl Settings {
                 "{open} can be reached by others, and is not encrypted: {advice}, or give --allow-plaintext"
             ));
         }
-        let is_memory = config.url.as_deref().is_some_and(|url| url.starts_with("memory:"));
+        let is_memory = config.url.as_deref().is_some_and(|url| scheme(url) == "memory");
         (is_memory && !self.fresh).then(|| {
             "memory:// knows nothing of what was granted before a restart: give --fresh if that is no harm, or a store such as file:///var/lib/coordination"
                 .to_owned()
@@ -135,20 +136,32 @@ impl Settings {
 /// With the lease that an instance asks for, and how long a hold outlives an instance that was killed.
 pub(crate) fn leased(mut config: Config) -> (Config, Cover) {
     let url = config.url.clone().unwrap_or_default();
-    let option = |name: &str| {
-        let options = url.split_once('?')?.1.split('#').next()?.split('&');
-        options.filter_map(|option| option.split_once('=')).find(|(key, _)| *key == name)
-    };
-    let named =
-        |name: &str| option(name).and_then(|(_, text)| coordination::parse_duration(text).ok());
+    let options = options(&url);
+    // Of an option that is given twice the library takes the last one.
+    let option =
+        |name: &str| options.iter().rfind(|(key, _)| key == name).map(|(_, text)| text.as_str());
+    let named = |name: &str| option(name).and_then(|text| coordination::parse_duration(text).ok());
     let ttl = config.ttl.or_else(|| named("ttl")).unwrap_or(TTL);
     if config.ttl.is_none() && option("ttl").is_none() {
         config.ttl = Some(TTL);
     }
     let heartbeat =
         config.heartbeat.or_else(|| named("heartbeat")).unwrap_or(Duration::from_secs(1));
-    let scheme = url.split([':', '+']).next().unwrap_or_default();
-    (config, Cover::of(scheme, ttl, heartbeat.min(ttl / 3)))
+    let cover = Cover::of(&scheme(&url), ttl, heartbeat.min(ttl / 3));
+    (config, cover)
+}
+
+/// The scheme of a URL, in small letters, as the library reads it: `FILE:///x` is a directory.
+pub(crate) fn scheme(url: &str) -> String {
+    url.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase()).unwrap_or_default()
+}
+
+/// The options of a URL, in their order, decoded as the library decodes them.
+fn options(url: &str) -> Vec<(String, String)> {
+    let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+    let options = url.split_once('?').map_or("", |(_, options)| options).split('&');
+    let options = options.filter_map(|option| option.split_once('='));
+    options.map(|(key, text)| (decoded(key), decoded(text))).collect()
 }
 
 /// How long a lease may be that holds even if the instance is killed.
@@ -164,7 +177,7 @@ pub(crate) enum Cover {
 
 impl Cover {
     fn of(scheme: &str, ttl: Duration, heartbeat: Duration) -> Self {
-        let heartbeats = match scheme {
+        let heartbeats = match scheme.split('+').next().unwrap_or_default() {
             "memory" => return Self::Any,
             "file" => return Self::Nothing,
             "zookeeper" | "zk" | "kazoo" => 4,
@@ -205,6 +218,18 @@ mod tests {
         assert_eq!(cover("memory://").1, Cover::Any);
     }
 
+    /// If it were read in another way, clients would be told of a cover that is not there: on `file://` there is none.
+    #[test]
+    fn a_url_is_read_as_the_library_reads_it() {
+        let ms = Duration::from_millis;
+        assert_eq!(cover("FILE:///x").1, Cover::Nothing);
+        assert_eq!(cover("Memory://x").1, Cover::Any);
+        assert_eq!(cover("ZK+TLS://h/x"), (Some(TTL), Cover::Lease(ms(25_500))));
+        for url in ["redis://h?ttl=60s&ttl=9s", "redis://h?t%74l=9%73", "redis://h?ttl=%39s&"] {
+            assert_eq!(cover(url), (None, Cover::Lease(ms(6_800))), "{url}");
+        }
+    }
+
     #[test]
     fn what_others_can_reach_needs_tokens_and_a_word_on_plain_text() {
         let config = Config { url: Some("file:///x".to_owned()), ..Config::default() };
@@ -226,7 +251,9 @@ mod tests {
         settings.tls = None;
         assert!(refusal(&settings).contains("--tls-cert"));
         settings.allow_plaintext = true;
-        let memory = Config { url: Some("memory://".to_owned()), ..Config::default() };
-        assert!(settings.refusal(&memory).is_some_and(|why| why.contains("--fresh")));
+        for url in ["memory://", "MEMORY://x"] {
+            let memory = Config { url: Some(url.to_owned()), ..Config::default() };
+            assert!(settings.refusal(&memory).is_some_and(|why| why.contains("--fresh")), "{url}");
+        }
     }
 }
