@@ -36,8 +36,11 @@ pub(super) struct Postgres {
     /// The schema with our tables and functions.
     pub(super) schema: Schema,
     pub(super) hub: Arc<Subscriptions>,
-    /// The name of this client's own channel, which is also the `application_name` of its connections.
+    /// The name of this client's own channel. Whoever knows it can tell this client that the turn of one of its entries has come, and
+    /// is believed. So only those may find it out who may read our tables.
     pub(super) channel: String,
+    /// The `application_name` of this client's connections. Every role sees it in `pg_stat_activity`, so it is not the channel's name.
+    pub(super) name: String,
     /// Whether the newest connection leads to a pooler (such as pgbouncer), and not to the server itself. Notifications do not come
     /// through a pooler, so waiters have to ask the server.
     pub(super) is_pooled: AtomicBool,
@@ -65,6 +68,7 @@ impl Postgres {
             schema,
             hub: Arc::new(Subscriptions::new("", "own")),
             channel: channel_of(&SessionId::random().to_string()),
+            name: channel_of(&SessionId::random().to_string()),
             is_pooled: AtomicBool::new(false),
             listening: tokio::sync::Mutex::default(),
         }
@@ -118,8 +122,7 @@ impl Connection {
             let all = Arc::downgrade(connections);
             let running = tokio::spawn(run(running, all, epoch, Arc::clone(&is_unconfirmed)));
             let patience = connections.patience;
-            let server =
-                Server::greet(&client, &dialect.schema, &dialect.channel, patience).await?;
+            let server = Server::greet(&client, &dialect.schema, &dialect.name, patience).await?;
             Ok((client, running, server))
         };
         let (mut client, running, mut server) = begin(None).await?;

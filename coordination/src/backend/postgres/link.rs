@@ -36,9 +36,9 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 pub(super) type Running = Connection<Box<dyn Stream>, NoTlsStream>;
 
 impl Postgres {
-    /// Opens a connection to the server at this address, with the name of the client's own channel as its `application_name`.
-    /// `settings` are sent in the start-up message. They are not sent as a `SET` statement, because behind a pooler a `SET` would
-    /// be in force on a server connection that other clients use later.
+    /// Opens a connection to the server at this address, with the client's name as its `application_name`. `settings` are sent in the
+    /// start-up message. They are not sent as a `SET` statement, because behind a pooler a `SET` would be in force on a server
+    /// connection that other clients use later.
     pub(super) async fn open(
         &self,
         user: &str,
@@ -56,7 +56,7 @@ impl Postgres {
             Some(tls) => secured(stream, tls, host).await?,
         };
         let mut config = tokio_postgres::Config::new();
-        config.user(user).dbname(&self.database).application_name(&self.channel);
+        config.user(user).dbname(&self.database).application_name(&self.name);
         if let Some(password) = &credentials.password {
             config.password(password.expose());
         }

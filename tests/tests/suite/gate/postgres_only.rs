@@ -324,6 +324,42 @@ fn sec7_nobody_elses_functions_are_called() {
     });
 }
 
+/// S1, SEC-7: a role that may not read the tables finds nothing by which it could tell a client that its turn has come.
+#[test]
+fn sec7_who_has_no_rights_tells_nobody_that_its_turn_has_come() {
+    rerun_on_threads(async || {
+        let postgres = one();
+        let holder = Coordinator::connect(&url(&postgres)).await.expect("a server");
+        let other = Coordinator::connect(&url(&postgres)).await.expect("a server");
+        let (lock, theirs) = (holder.lock("x").expect("a name"), other.lock("x").expect("a name"));
+        let held = lock.acquire(PATIENCE).await.expect("free");
+        let waiting = tokio::spawn(async move { theirs.acquire(PATIENCE).await });
+        let waiter = loop {
+            let contenders = lock.holders().await.expect("listed");
+            if let Some(waiter) = contenders.get(1) {
+                break waiter.token;
+            }
+        };
+        ask(&*postgres, "CREATE ROLE stranger");
+        // What the server says when the lock is free, to all names that everybody sees.
+        let free = format!("coordination/lock/x {} exclusive {waiter} free", held.token());
+        ask(
+            &*postgres,
+            &format!(
+                "SET ROLE stranger; SELECT pg_notify(application_name, '{free}') FROM pg_stat_activity \
+                 WHERE application_name LIKE 'coordination:%'"
+            ),
+        );
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert!(held.is_held() && !waiting.is_finished(), "two hold the lock");
+        held.release().await.expect("released");
+        waiting.await.expect("no panic").expect("free").release().await.expect("released");
+        for coordinator in [holder, other] {
+            coordinator.stop().await.expect("stopped");
+        }
+    });
+}
+
 /// SEC-7: a role that may not call one of the library's functions is refused when it connects, and not when it calls that
 /// function. Nobody has to be allowed to call `coordination_fence`, or to use what else is in the same schema.
 #[test]
