@@ -341,8 +341,13 @@ async fn grant(
     let handle = ids::handle(&service.tag);
     let covered_for = service.cover.longest();
     let is_covered = covered_for.is_none_or(|cover| wanted.lease <= cover);
+    // The store may grant shorter leases than it was asked for, or have confirmed none for long. Where a promise can keep the whole
+    // lease, it does: rdlm's and lockable.dev's clients go by that, and not by what is left of the session.
+    let can_promise = places.len() == wanted.locks().len();
+    let is_beyond = can_promise && guard.remaining().is_some_and(|left| wanted.lease > left);
     // What is shared is kept by none.
-    let lease = (!is_covered && wanted.what.is_exclusive_lock()).then_some(wanted.lease);
+    let is_promised = (!is_covered || is_beyond) && wanted.what.is_exclusive_lock();
+    let lease = is_promised.then_some(wanted.lease);
     let promises = promised(service, places, lease, &handle).await?;
     if !guard.is_held() {
         // Nobody was told of the promises, and whoever has a lock by now is not to wait for its own.

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use coordination_tests::harness::{Etcd, Mode, Proxy, SchedulerLag, rerun_if_starved, wait_until};
+use coordination_tests::harness::{
+    Etcd, Mode, Proxy, SchedulerLag, Server, Zookeeper, rerun_if_starved, wait_until,
+};
 use serde_json::json;
 
 use crate::http::{Answer, Service, answer, ask, send};
@@ -127,6 +129,22 @@ fn h5_a_promise_outlives_its_instance() {
         );
         // It is counted from the first sight, after the kill.
         assert!(held.elapsed() < Duration::from_secs(6), "{:?}", held.elapsed());
+    });
+}
+
+/// H5: a store that grants a shorter lease than an instance asks for keeps nothing for as long as was asked.
+#[test]
+fn h5_a_store_that_grants_less_is_helped_by_a_promise() {
+    rerun_if_starved(|| {
+        let zookeeper = Zookeeper::options().line("maxSessionTimeout=3000").start();
+        let store = Store::at(format!("zookeeper://{}/service", zookeeper.authority()));
+        let (one, other) = (Service::start(&store, ""), Service::start(&store, ""));
+        let begun = Instant::now();
+        location(&one, &rdlm(&one, "POST", "/locks/x", r#"{"lifetime":6,"wait":9,"title":""}"#));
+        drop(one);
+        let next = rdlm(&other, "POST", "/locks/x", r#"{"lifetime":6,"wait":30,"title":""}"#);
+        assert_eq!(next.status, 201, "{next:?}");
+        assert!(begun.elapsed() >= Duration::from_secs(6), "{:?}", begun.elapsed());
     });
 }
 
