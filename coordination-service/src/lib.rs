@@ -226,7 +226,7 @@ pub async fn serve(
     let mut session = tokio::spawn(store::connect(Arc::clone(&service), config));
     tokio::select! {
         biased;
-        _ = stops.recv() => {}
+        () = stop::told(&mut stops) => {}
         // It ends by itself only where the settings are wrong: nobody else stops the session.
         ended = &mut session => if let Ok(Err(error)) = ended {
             return Err(Failure::Settings(error.to_string()));

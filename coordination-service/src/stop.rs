@@ -14,13 +14,20 @@ const CALLS: Duration = Duration::from_secs(10);
 /// How often it is looked whether something is left.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// Waits for the next word to stop. Who drops a sender says nothing more by that.
+pub(crate) async fn told(stops: &mut mpsc::Receiver<()>) {
+    if stops.recv().await.is_none() {
+        std::future::pending().await
+    }
+}
+
 /// Stops in order: nothing is freed under a client that was told that it holds, and nothing is left half done.
 pub(crate) async fn drain(service: &Shared, stops: &mut mpsc::Receiver<()>) {
     service.phase.send_replace(Phase::Draining);
     let until = tokio::time::sleep(service.settings.drain);
     tokio::select! {
         biased;
-        _ = stops.recv() => return,
+        () = told(stops) => return,
         () = async { none_under_way(service).await; none_left(service).await } => {}
         () = until => {}
     }
@@ -28,7 +35,7 @@ pub(crate) async fn drain(service: &Shared, stops: &mut mpsc::Receiver<()>) {
     let calls = tokio::time::timeout(CALLS, none_under_way(service));
     tokio::select! {
         biased;
-        _ = stops.recv() => {}
+        () = told(stops) => {}
         () = async { drop(calls.await); none_left(service).await } => {}
     }
 }
@@ -103,6 +110,18 @@ mod tests {
         assert!(!draining.is_finished(), "something has begun that is not over");
         drop(begun);
         draining.await.expect("it does not panic");
+    }
+
+    /// Who drops its sender does not say for a second time that the service is to stop, which would end it at once.
+    #[tokio::test]
+    async fn a_sender_that_is_dropped_ends_nothing() {
+        let (service, _other) = instance(Cover::Any).await;
+        let begun = service.begin().expect("it serves");
+        let (sender, mut stops) = mpsc::channel(1);
+        drop(sender);
+        let drained = tokio::time::timeout(4 * LOOK, drain(&service, &mut stops)).await;
+        assert!(drained.is_err(), "something has begun that is not over");
+        drop(begun);
     }
 
     /// H10: a claim whose client has hung up is taken back before the session ends.
