@@ -35,7 +35,7 @@ const SHARING: &str = "it belongs to whoever came first: give each user a direct
 /// The library's `ttl`, where nobody names another one.
 const DEFAULT_LEASE: Duration = Duration::from_secs(10);
 /// Options of URLs whose values are no secrets.
-const PLAIN: [&str; 27] = [
+const PLAIN: [&str; 28] = [
     "acl",
     "ca",
     "cert",
@@ -59,6 +59,7 @@ const PLAIN: [&str; 27] = [
     "schema",
     "sentinel",
     "server_name",
+    "ssl-mode",
     "sslmode",
     "target_session_attrs",
     "token_file",
@@ -305,7 +306,13 @@ mod tests {
         {
             assert_eq!(has_secret(url), url != "x://h?ttl", "{url}");
         }
-        for url in ["file:///a", "etcd://u@h/ns?ttl=2s&password_file=/p", "redis://h/0?"] {
+        for url in [
+            "file:///a",
+            "etcd://u@h/ns?ttl=2s&password_file=/p",
+            "redis://h/0?",
+            "postgres://u@h/d?sslmode=disable&schema=s",
+            "mysql://u@h/d?ssl-mode=disabled",
+        ] {
             assert!(!has_secret(url), "{url}");
         }
     }
