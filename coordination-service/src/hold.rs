@@ -13,6 +13,9 @@ use crate::ids::Secret;
 use crate::kind::Kind;
 use crate::promise::Promise;
 
+/// How slow a client's clock may be beside ours (A1).
+const SLOWEST: f64 = 0.995;
+
 /// What is held, and until when.
 pub(crate) struct Held {
     /// The library's.
@@ -180,12 +183,13 @@ impl Hold {
         }
     }
 
-    /// What is left; with a promise that is the lease alone.
+    /// For how long its client may rely on it, by its own clock; with a promise that is of the lease alone.
     pub(crate) fn left(&self, held: &Held) -> Duration {
         let lease = held.end.remaining();
-        match (self.covered, held.guard.remaining()) {
+        let left = match (self.covered, held.guard.remaining()) {
             (Covered::All, Some(session)) => lease.min(session),
             _ => lease,
-        }
+        };
+        left.mul_f64(SLOWEST)
     }
 }

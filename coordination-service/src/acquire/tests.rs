@@ -148,6 +148,17 @@ async fn h2_all_are_told_of_the_lease_and_not_of_the_time_kept() {
     }
 }
 
+/// S1: a client whose clock is slower than ours by as much as A1 allows relies on its hold for no longer than we keep it.
+#[tokio::test]
+async fn s1_a_slow_clock_relies_on_nothing_that_is_over() {
+    let (service, _other) = instance(Cover::Any).await;
+    let wanted = Wanted { lease: LONGEST, ..wanted(0) };
+    let granted = acquire(&service, wanted, None).await.expect("it is free");
+    let now = service.holds.now(granted.hold().expect("it is here")).expect("it is held");
+    assert!(now.expires_in.mul_f64(1.005) <= LONGEST, "{now:?}");
+    assert!(now.expires_in > LONGEST.mul_f64(0.99), "{now:?}");
+}
+
 /// A repetition that finds what is lost by now is told nothing of it, so nobody waits for what was promised.
 #[tokio::test]
 async fn nobody_is_told_of_what_is_lost() {
