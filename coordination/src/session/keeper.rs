@@ -398,7 +398,7 @@ impl Keeper {
                 Some(opening) => {
                     let opening = self.close_with_retries(lease, opening, &failed);
                     let (closed, opened) = tokio::join!(closing, opening);
-                    opened.and(closed)
+                    both(opened, closed)
                 }
                 None => closing.await,
             }
@@ -449,6 +449,18 @@ impl Keeper {
             tokio::time::sleep(delays.next_delay()).await;
         }
     }
+}
+
+/// The outcome of closing two sessions. Where one of them was ended, or may have been, the stop has done something.
+fn both(one: Result<()>, other: Result<()>) -> Result<()> {
+    let outcomes = [one, other];
+    let did_nothing =
+        |outcome: &Result<()>| outcome.as_ref().is_err_and(|error| error.effect() == Effect::None);
+    let has_done_nothing = outcomes.iter().all(did_nothing);
+    let failed = outcomes.into_iter().find_map(Result::err);
+    failed.map_or(Ok(()), |error| {
+        Err(if has_done_nothing { error } else { error.with_effect(Effect::Unknown) })
+    })
 }
 
 /// Resolves when the session is to be closed, with the reason.
@@ -515,6 +527,25 @@ impl Session {
         match &*self.phase.borrow() {
             Phase::Open(lease) => Some(Arc::clone(lease)),
             Phase::Opening { .. } | Phase::Closed(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn x1_a_stop_that_has_ended_one_of_two_sessions_is_told_of() {
+        let failed =
+            |effect| Err(Error::new(ErrorKind::Auth, "stop", "it is refused").with_effect(effect));
+        let nothing = || failed(Effect::None);
+        let told = |one, other| both(one, other).expect_err("one has failed").effect();
+        assert!(both(Ok(()), Ok(())).is_ok());
+        assert_eq!(told(nothing(), nothing()), Effect::None);
+        for done in [Ok(()), failed(Effect::Unknown), failed(Effect::Applied)] {
+            assert_eq!(told(nothing(), done.clone()), Effect::Unknown);
+            assert_eq!(told(done, nothing()), Effect::Unknown);
         }
     }
 }
