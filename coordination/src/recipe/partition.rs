@@ -48,7 +48,8 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// Those of [`join`](Self::join) and [`watch`](Self::watch).
+    /// Those of [`join`](Self::join) and [`watch`](Self::watch). Unless the effect is [`Effect::None`], the member may have been in the group,
+    /// which it leaves again.
     ///
     /// # Cancel safety
     ///
@@ -67,6 +68,17 @@ impl Group {
     /// ```
     pub async fn join_partitioned(&self, weight: u32) -> Result<(Membership, Partitioner)> {
         let membership = self.join_or_create(&Weighted { weight }).await?;
+        // The member is in the group from here on, and leaves it in the background if this fails.
+        let partitioner = self.partitioner_with(&membership).await;
+        let partitioner = partitioner.map_err(|error| match error.effect() {
+            Effect::Applied => error,
+            _ => error.with_effect(Effect::Unknown),
+        })?;
+        Ok((membership, partitioner))
+    }
+
+    /// A partitioner that has this member on its ring.
+    async fn partitioner_with(&self, membership: &Membership) -> Result<Partitioner> {
         let mut partitioner = self.partitioner(HashRing::PARTITIONS).await?;
         while !partitioner.current()?.ring.contains(membership.member_id()) {
             tokio::select! {
@@ -77,7 +89,7 @@ impl Group {
                 changed = partitioner.changed() => changed?,
             }
         }
-        Ok((membership, partitioner))
+        Ok(partitioner)
     }
 }
 

@@ -288,14 +288,15 @@ impl Grant {
         TimedRelease(grant)
     }
 
-    /// The error of an operation before or during which the grant was lost.
+    /// The error of an operation before or during which the grant was lost. The effect is that of the operation, and says nothing of what
+    /// runs under the grant.
     pub(crate) fn loss_error(
         &self,
         operation: &'static str,
         reason: LossReason,
         effect: Effect,
     ) -> Error {
-        self.loss_watch().error(operation, reason, effect)
+        self.loss_watch().error(operation, reason, Effect::None).with_effect(effect)
     }
 
     pub(crate) fn named<T>(&self, outcome: Result<T>) -> Result<T> {
@@ -419,5 +420,17 @@ mod tests {
         tokio::time::sleep(ms(86_400_000)).await;
         assert!(lock.try_acquire().await?.is_none());
         coordinator.stop().await
+    }
+
+    #[tokio::test]
+    async fn x2b_a_call_that_ends_with_a_loss_had_no_body() -> Result<()> {
+        let coordinator = Coordinator::connect("memory://call-lost").await?;
+        let guard = coordinator.lock("vol-7")?.acquire(None).await?;
+        for effect in [Effect::None, Effect::Unknown, Effect::Applied] {
+            let error = guard.loss_error("claim", LossReason::EntryDeleted, effect);
+            assert_eq!((error.effect(), error.body_ran()), (effect, false), "{error}");
+            assert!(error.is_transient(), "the call may be made again");
+        }
+        Ok(())
     }
 }

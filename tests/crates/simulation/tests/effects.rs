@@ -260,6 +260,29 @@ fn x1_a_group_that_was_created_for_a_join_is_told_of() {
     assert!(created > 0, "it was created in no run");
 }
 
+/// Whenever a join fails after others have seen the member, because its partitioner cannot be made, it is told of.
+#[test]
+fn x1_a_join_whose_partitioner_fails_is_told_of() {
+    let mut seen = 0;
+    for moment in (0..30 * WAY).step_by(5) {
+        in_a_world(async |world, client, one, other| {
+            let theirs = other.group("backups").expect("a good name");
+            theirs.create().await.expect("there is none");
+            let group = one.group("backups").expect("a good name");
+            let joining = client.spawn(async move { group.join_partitioned(1).await.map(drop) });
+            sleep(ms(moment)).await;
+            let members = theirs.members().await.expect("the store is there");
+            world.set_failing(Some(ErrorKind::Auth));
+            let Err(refused) = joining.await.expect("no panic") else { return };
+            let is_seen = members.get(one.member_id()).is_some();
+            assert!(!is_seen || refused.effect() != Effect::None, "{moment}: {refused}");
+            assert!(!refused.body_ran(), "{moment}: {refused}");
+            seen += u32::from(is_seen);
+        });
+    }
+    assert!(seen > 0, "it was seen in no run");
+}
+
 /// Whenever a claim that was made is taken back because of a stop, it is told of.
 #[test]
 fn x1_a_claim_that_a_stop_takes_back_is_told_of() {
