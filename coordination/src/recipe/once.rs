@@ -240,7 +240,9 @@ impl OncePer {
             Some(under) => {
                 let (session, key) = (Arc::clone(&self.queue.session), key.clone());
                 let reading = async move { session.backend.read(&key).await };
-                let there = self.queue.call("claim", reading).await?.entries;
+                let read = self.queue.call("claim", reading).await;
+                // A read has no effect, whether its answer came or not.
+                let there = read.map_err(|error| error.with_effect(Effect::None))?.entries;
                 let is_there = |seq| there.iter().any(|entry| entry.seq == seq);
                 // A caller that has lost its own entry, and does not know it yet, must not take a claim over.
                 is_there(entry) && !is_there(under.entry)

@@ -6,7 +6,7 @@ use super::own_entry::OwnEntry;
 use super::policy::{Decision, Policy};
 use super::turn::{Acquire, Turn};
 use super::waiting::Waiting;
-use crate::backend::{Data, Entry, Mode, NewEntry, Room, Write};
+use crate::backend::{Data, Entry, Listing, Mode, NewEntry, Room, Write};
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::retry::DecorrelatedJitter;
 use crate::session::{Sight, is_refusal, may_pass};
@@ -25,7 +25,7 @@ pub(in crate::recipe) async fn await_decision(
         refusals.note_server();
         // Invariant (S6 in `docs/guarantees.md`): the queue is read anew for every decision, which also shows that our own entry
         // still exists.
-        let listing = refusals.retried(has_waited, || session.backend.read_standing(queue)).await?;
+        let listing = refusals.read(has_waited).await?;
         let Some(listed) = listing.entry(seq) else { return Ok(Turn::EntryLost) };
         if let Some(taken) = refusals.taken_nevertheless(listed) {
             match refusals.confirmed(Some(taken), has_waited).await? {
@@ -172,8 +172,7 @@ impl<'a> Refusals<'a> {
             // The server that confirms may be another one than that which was told what the entry takes, or which has the value and the
             // entries that made it its turn. So it is looked at first, and only the server that was looked at may confirm: whatever is
             // seen there was written before, and is confirmed as well.
-            let read = || session.backend.read_standing(&entry.entry_ref.queue);
-            let listing = self.retried(has_waited, read).await?;
+            let listing = self.read(has_waited).await?;
             let Some(listed) = listing.entry(own.seq().unwrap_or_default()) else {
                 return Ok(Some(Turn::EntryLost));
             };
@@ -207,15 +206,15 @@ impl<'a> Refusals<'a> {
         }
     }
 
-    async fn retried<T, C>(&self, has_waited: bool, call: impl Fn() -> C) -> Result<T>
-    where
-        C: Future<Output = Result<T>>,
-    {
+    async fn read(&self, has_waited: bool) -> Result<Listing> {
         let (session, lease) = (&self.acquire.session, self.own.lease());
-        match has_waited {
-            false => session.retry_until_settled(lease, "acquire", call).await,
-            true => session.retry_while_waiting(lease, "acquire", call).await,
-        }
+        let read = || session.backend.read_standing(&self.acquire.queue);
+        let listing = match has_waited {
+            false => session.retry_until_settled(lease, "acquire", read).await,
+            true => session.retry_while_waiting(lease, "acquire", read).await,
+        };
+        // A read has no effect, whether its answer came or not.
+        listing.map_err(|error| error.with_effect(Effect::None))
     }
 
     /// If the store has refused this for now, and the entry waits on: waits a moment, and returns `None`.

@@ -246,7 +246,9 @@ impl Acquire {
             let look = self.session.retry_while_waiting(own.lease(), "acquire", || {
                 self.session.backend.position(entry, position.seq)
             });
-            match look.await? {
+            // A look has no effect, whether its answer came or not.
+            let look = look.await.map_err(|error| error.with_effect(Effect::None));
+            match look? {
                 Some(now) => position = now,
                 None if sings(Canary::NoOwnEntryCheck) => return Ok(Turn::Mine(None)),
                 None => return Ok(Turn::EntryLost),

@@ -240,6 +240,51 @@ fn x1_an_acquire_that_is_refused_may_have_left_an_entry() {
     });
 }
 
+/// The answer to a read is lost, and then the login is refused. All that was done is undone by then: the entry is removed.
+#[test]
+fn x1_an_acquire_whose_reads_fail_has_done_nothing() {
+    in_a_world(async |world, client, one, other| {
+        let permit = other.semaphore("s", 1).expect("a good name").acquire(None).await;
+        permit.expect("it is free").release().await.expect("it is held");
+        let wanted = one.semaphore("s", 1).expect("a good name");
+        let acquiring = client.spawn(async move { wanted.acquire(None).await });
+        // The entry is entered after two ways, and what is stored is read after four.
+        sleep(ms(2 * WAY + WAY / 2)).await;
+        client.set_link(NOT_HEARD);
+        sleep(ms(100)).await;
+        world.set_failing(Some(ErrorKind::Auth));
+        // The read is given up after half a second, and is made again before a whole one has passed.
+        sleep(ms(900)).await;
+        client.set_link(Link::default());
+        world.set_failing(None);
+        let refused = acquiring.await.expect("no panic").expect_err("the login was refused");
+        assert_eq!(told(&refused), (ErrorKind::Auth, Effect::None), "{refused}");
+        assert_eq!(world.entries(), 0, "nothing is left");
+    });
+}
+
+/// Whoever claims a job under a guard looks whether the guard of the last claim is gone, and is not answered.
+#[test]
+fn x1_a_look_that_is_not_answered_claims_no_job() {
+    in_a_world(async |_, client, one, other| {
+        let share = async |client: &Coordinator| {
+            let lock = client.lock("b").expect("a good name");
+            lock.acquire_shared(None).await.expect("they share it")
+        };
+        let (theirs, ours) = (share(&other).await, share(&one).await);
+        let job = |client: &Coordinator| client.once_per("job", HOUR).expect("a good name");
+        let claimed = job(&other).try_claim_under(&theirs).await.expect("the store is there");
+        let wanted = job(&one);
+        let claiming = client.spawn(async move { wanted.try_claim_under(&ours).await.map(drop) });
+        // The last claim is read after two ways, and the queue of the guards after four.
+        sleep(ms(2 * WAY + WAY / 2)).await;
+        client.set_link(NOT_HEARD);
+        let late = claiming.await.expect("no panic").expect_err("nothing is heard");
+        assert_eq!(told(&late), (ErrorKind::Unavailable, Effect::None), "{late}");
+        drop((claimed, theirs));
+    });
+}
+
 /// Whenever a join fails after it has created the group, the group is told of.
 #[test]
 fn x1_a_group_that_was_created_for_a_join_is_told_of() {
