@@ -82,7 +82,8 @@ impl WorkQueue {
                 failed.insert(queue);
                 continue;
             }
-            let step = |draft: &mut Draft<'_>, _: &[u64]| letters::delivered(draft, &queue, upto);
+            let step =
+                |draft: &mut Draft<'_>, _: &[u64]| letters::delivered(draft, id, &queue, upto);
             self.engine.run_here("deliver", step).await?;
             refused.clear(&queue);
             refused.clear(self.name());

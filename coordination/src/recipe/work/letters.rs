@@ -132,9 +132,18 @@ fn forget_some(received: &mut Received, but: &str) {
     }
 }
 
-/// Removes letters that this queue has received.
-pub(super) fn delivered(draft: &mut Draft<'_>, queue: &str, last: u64) -> Step<Outcome<()>> {
+/// Removes letters that this queue has received from the one of this id. If somebody has removed that one meanwhile, another one of its
+/// name has letters of its own under the same numbers.
+pub(super) fn delivered(
+    draft: &mut Draft<'_>,
+    id: u64,
+    queue: &str,
+    last: u64,
+) -> Step<Outcome<()>> {
     draft.sets_no_time = true;
+    if draft.head.id != id {
+        return Ok(Outcome::Done(()));
+    }
     let outbox = draft.head.outboxes.get(queue).copied();
     if let Some(mut outbox) = outbox {
         for number in outbox.first..outbox.end.min(last + 1) {

@@ -657,7 +657,7 @@ fn a_letter_is_posted_once_though_it_comes_twice() {
     for _ in 0..2 {
         to.run(|draft| letters::receive(draft, "q", &letters, &[1, 2, 3])).expect("it has room");
     }
-    from.run(|draft| letters::delivered(draft, "dead", 2)).expect("never refused");
+    from.run(|draft| letters::delivered(draft, 0, "dead", 2)).expect("never refused");
     assert_eq!(next_pending(&mut from), None);
     assert_eq!(from.look(stats), Counts::default());
     let which = Which { after: None, limit: 10, claimed: false, delayed: false };
@@ -682,12 +682,34 @@ fn the_letters_of_a_queue_that_was_set_back_come_all_the_same() {
     assert_eq!(letters.len(), 2);
     from = before;
     to.run(|draft| letters::receive(draft, "q", &letters, &[1, 2])).expect("it has room");
-    from.run(|draft| letters::delivered(draft, "dead", 1)).expect("never refused");
+    from.run(|draft| letters::delivered(draft, 0, "dead", 1)).expect("never refused");
     assert_eq!(from.claim(&ask(3, 1, 0, None)).len(), 1);
     let letters = pending(&mut from);
     assert_eq!(letters.len(), 2, "they are on their way");
     to.run(|draft| letters::receive(draft, "q", &letters, &[3, 4])).expect("it has room");
     assert_eq!(to.look(stats).ready, 4);
+}
+
+/// While letters were delivered, somebody removed their queue, and another one of its name was made: its letters have the same numbers,
+/// and stay until they are delivered.
+#[test]
+fn the_letters_of_another_queue_of_the_same_name_are_not_taken_for_delivered() {
+    let dying = |id| {
+        let mut from = Fake::default();
+        from.head.id = id;
+        from.head.poison = Some(Poison { max_claims: 1, queue: "dead".into(), ttl: Some(9_999) });
+        posted(&mut from, 2, 1_000, 0);
+        assert_eq!(from.claim(&ask(2, 1, 0, None)).len(), 2);
+        from.now += 1;
+        assert!(from.claim(&ask(2, 1, 0, None)).is_empty());
+        from
+    };
+    let (mut first, mut second) = (dying(1), dying(2));
+    let of_first = next_pending(&mut first).expect("two are on their way");
+    second.run(|draft| letters::delivered(draft, 1, "dead", of_first.upto)).expect("no change");
+    assert_eq!(next_pending(&mut second), Some(of_first), "its own are on their way");
+    second.run(|draft| letters::delivered(draft, 2, "dead", 1)).expect("never refused");
+    assert_eq!(next_pending(&mut second), None);
 }
 
 /// Somebody has removed the records of letters, as no step does.
@@ -702,7 +724,7 @@ fn letters_that_are_missing_are_passed_over() {
     from.records.retain(|name, _| !(0..16).any(|number| *name == letter_name((0, number))));
     let missing = next_pending(&mut from).expect("they are on their way");
     assert_eq!((missing.letters.len(), missing.upto), (0, 15));
-    from.run(|draft| letters::delivered(draft, "dead", 15)).expect("never refused");
+    from.run(|draft| letters::delivered(draft, 0, "dead", 15)).expect("never refused");
     let rest = next_pending(&mut from).expect("they are on their way");
     assert_eq!((rest.letters.len(), rest.upto), (4, 19));
 }

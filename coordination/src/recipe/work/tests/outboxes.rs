@@ -26,15 +26,15 @@ fn letters_do_not_wait_for_those_that_go_elsewhere() {
     }
     assert_eq!(from.look(stats).letters, 5);
     assert_eq!(next_but(&mut from, "old"), Some(("new".to_owned(), vec![2, 3])));
-    from.run(|draft| letters::delivered(draft, "new", 3)).expect("never refused");
+    from.run(|draft| letters::delivered(draft, 0, "new", 3)).expect("never refused");
     assert_eq!(next_but(&mut from, "old"), None);
     assert_eq!(next_but(&mut from, "new"), Some(("old".to_owned(), vec![0, 1, 2])));
     // What has had all its letters expects larger numbers than theirs.
     dies(&mut from, 5, "new");
     let (_, numbers) = next_but(&mut from, "old").expect("one is on its way");
     assert!(numbers.len() == 1 && numbers[0] > 3, "{numbers:?}");
-    from.run(|draft| letters::delivered(draft, "old", 2)).expect("never refused");
-    from.run(|draft| letters::delivered(draft, "new", numbers[0])).expect("never refused");
+    from.run(|draft| letters::delivered(draft, 0, "old", 2)).expect("never refused");
+    from.run(|draft| letters::delivered(draft, 0, "new", numbers[0])).expect("never refused");
     assert_eq!(from.look(stats).letters, 0);
     assert!(from.records.keys().all(|name| !name.contains('l')), "{:?}", from.records.keys());
 }

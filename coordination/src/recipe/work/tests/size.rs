@@ -95,7 +95,7 @@ fn letters_with_large_bodies_go_one_by_one() {
         let Some((last, _)) = letters.last() else { break };
         let marks = vec![0; letters.len()];
         to.run(|draft| letters::receive(draft, "q", &letters, &marks)).expect("it has room");
-        from.run(|draft| letters::delivered(draft, "dead", *last)).expect("never refused");
+        from.run(|draft| letters::delivered(draft, 0, "dead", *last)).expect("never refused");
         came += letters.len();
     }
     assert_eq!(came, 65);
