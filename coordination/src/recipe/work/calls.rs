@@ -208,7 +208,9 @@ impl WorkQueue {
     ///
     /// * [`ErrorKind::Input`]: `limit` is not in the limits.
     /// * [`ErrorKind::Corrupt`]: somebody has changed an item at the store, so that it cannot be read. The message has its name, and
-    ///   no item is removed; [`force_delete`](Self::force_delete) removes that one.
+    ///   no item is removed. That one is put aside: it is not ready for five minutes, so that the next call takes those behind it, and
+    ///   counts as claimed once more, so that it becomes a [dead letter](Self::set_dead_letters) in the end where there are any.
+    ///   [`force_delete`](Self::force_delete) removes it.
     /// * Those of a store that refuses or does not answer; with [`Effect::Unknown`](crate::Effect::Unknown) items may be gone.
     ///
     /// # Cancel safety
@@ -234,19 +236,13 @@ impl WorkQueue {
         self.input("pop", in_range("limit", &limit, &self.limits.limit))?;
         let queue = self.clone();
         let popping = async move {
-            let step = |draft: &mut Draft<'_>, entries: &[u64]| -> Step<Outcome<Vec<WorkItem>>> {
-                match bring_back_then(draft, entries, |draft| items::pop(draft, limit))? {
-                    // Read before anything is written: what cannot be read is not lost, nor is what goes with it.
-                    Outcome::Done(items) => {
-                        let items = items.into_iter().map(WorkItem::of).collect::<Result<Vec<_>>>();
-                        Ok(Outcome::Done(items?))
-                    }
-                    Outcome::Again => Ok(Outcome::Again),
-                }
+            let step = |draft: &mut Draft<'_>, entries: &[u64]| {
+                bring_back_then(draft, entries, |draft| items::pop(draft, limit, WorkItem::of))
             };
             let popped = queue.engine.run_here("pop", step).await?;
             queue.engine.follow();
             queue.deliver_briefly(DELIVERY).await;
+            let popped = popped?;
             if popped.is_empty() {
                 // As for a claim: whoever comes next on this host may not know what time it is.
                 queue.engine.attest("pop").await?;

@@ -5,8 +5,9 @@ use super::draft::{Draft, Outcome, Step};
 use super::ids::{ClaimId, ItemId};
 use super::layout::{Item, Micros, State};
 use super::select::{page_of, select, with_bodies};
+use super::types::{ClaimOptions, micros};
 use crate::canary::{Canary, sings};
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Result};
 
 /// The item, if it is alive.
 fn alive(draft: &mut Draft<'_>, id: ItemId) -> Step<Option<Item>> {
@@ -118,8 +119,13 @@ pub(super) fn delete(draft: &mut Draft<'_>, id: ItemId, by_force: bool) -> Step<
     Ok(Outcome::Done(true))
 }
 
-/// Removes ready items, and answers them.
-pub(super) fn pop(draft: &mut Draft<'_>, limit: usize) -> Step<Outcome<Vec<SeenItem>>> {
+/// Removes ready items, and answers what is `read` of them. Where one of them cannot be read, removes none, and [puts aside](put_aside)
+/// those that cannot: the next call takes the others.
+pub(super) fn pop<T>(
+    draft: &mut Draft<'_>,
+    limit: usize,
+    read: impl Fn(SeenItem) -> Result<T>,
+) -> Step<Outcome<Result<Vec<T>>>> {
     let selected = select(draft, limit)?;
     if selected.ranks.is_empty() && selected.is_cut_short {
         return Ok(Outcome::Again);
@@ -132,9 +138,35 @@ pub(super) fn pop(draft: &mut Draft<'_>, limit: usize) -> Step<Outcome<Vec<SeenI
     for rank in ranks {
         items.extend(draft.page(page_of(rank))?.get(&rank).cloned().map(|item| (rank, item)));
     }
-    let seen = seen_items(draft, &items)?;
+    let (mut popped, mut failed) = (Vec::new(), None);
+    for seen in seen_items(draft, &items)? {
+        let rank = seen.id.rank();
+        match read(seen) {
+            Ok(item) => popped.push(item),
+            Err(error) => {
+                put_aside(draft, rank)?;
+                failed.get_or_insert(error);
+            }
+        }
+    }
+    if let Some(error) = failed {
+        return Ok(Outcome::Done(Err(error)));
+    }
     for (rank, _) in &items {
         draft.remove(*rank)?;
     }
-    Ok(Outcome::Done(seen))
+    Ok(Outcome::Done(Ok(popped)))
+}
+
+/// Puts a ready item off for as long as a claim would have it, and counts that as a claim: so it comes to the dead letters in the end, if
+/// there are any, and meanwhile holds up nobody.
+fn put_aside(draft: &mut Draft<'_>, rank: u64) -> Step<()> {
+    let ClaimOptions { ttl, grace, .. } = ClaimOptions::default();
+    let until = draft.now.saturating_add(micros(ttl));
+    if let Some(item) = draft.page_mut(page_of(rank))?.get_mut(&rank) {
+        item.claims = item.claims.saturating_add(1);
+        item.not_before = until;
+        item.expires = item.expires.max(until.saturating_add(micros(grace)));
+    }
+    Ok(())
 }

@@ -154,6 +154,11 @@ impl Fake {
         let taken = self.run(|draft| claim(draft, ask)).expect("it is a new id");
         taken.map_or_else(Vec::new, |seen| seen.items.iter().map(|item| item.id).collect())
     }
+
+    fn pop(&mut self, limit: usize) -> Vec<ItemId> {
+        let popped = self.run(|draft| pop(draft, limit, |item| Ok(item.id)));
+        popped.expect("never refused").expect("all can be read")
+    }
 }
 
 fn new(mark: u64, ttl: Micros, delay: Micros, length: usize) -> New {
@@ -476,9 +481,9 @@ impl Both {
 
     fn pop(&mut self) {
         let limit = self.rng.random_range(1..6);
-        let popped = self.fake.run(|draft| pop(draft, limit)).expect("never refused");
+        let popped = self.fake.pop(limit);
         let expected = self.model.select(limit);
-        assert_eq!(popped.iter().map(|item| item.id).collect::<Vec<_>>(), expected);
+        assert_eq!(popped, expected);
         for id in &expected {
             self.model.items.remove(id);
         }
@@ -583,9 +588,9 @@ fn what_a_dead_process_had_is_found_where_nothing_else_is_ready() {
     let mut fake = Fake::default();
     let ids = fake.post(&[new(0, 1_000_000, 0, 8)]);
     assert_eq!(fake.claim(&ask(1, 500_000, 0, Some(9))), ids);
-    let popped = fake.run(|draft| bring_back_then(draft, &[], |draft| pop(draft, 1)));
-    let popped: Vec<_> = popped.expect("it is there").iter().map(|item| item.id).collect();
-    assert_eq!(popped, ids);
+    let pop = |draft: &mut Draft<'_>| pop(draft, 1, |item| Ok(item.id));
+    let popped = fake.run(|draft| bring_back_then(draft, &[], pop));
+    assert_eq!(popped.expect("never refused").expect("it can be read"), ids);
 }
 
 /// What is read and written for a claim of one item and its acknowledgement.
@@ -749,8 +754,7 @@ fn wk2_items_without_bodies_hold_up_nobody() {
     assert!(poisoned.claim(&ask(2, 500, 0, None)).is_empty());
     assert_eq!(poisoned.head.letters_on_their_way(), 1);
     fake.head.poison = None;
-    let popped = fake.clone().run(|draft| pop(draft, 2)).expect("it goes on");
-    assert_eq!(popped.iter().map(|item| item.id).collect::<Vec<_>>(), [posted[3]]);
+    assert_eq!(fake.clone().pop(2), [posted[3]]);
     assert_eq!(fake.claim(&ask(2, 500, 0, None)), [posted[3]]);
     assert!(fake.claim(&ask(2, 500, 0, None)).is_empty());
     assert_eq!(fake.look(stats).ready, 0);

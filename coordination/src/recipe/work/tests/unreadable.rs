@@ -1,5 +1,7 @@
 //! Items that somebody has changed at the store, as no step does.
 
+use super::super::claim::SeenItem;
+use super::super::draft::corrupt;
 use super::super::layout::Body;
 use super::*;
 use crate::{ClaimOptions, Coordinator, Effect, NewItem, WorkQueue};
@@ -16,19 +18,43 @@ async fn spoil(jobs: &WorkQueue, items: &[ItemId]) -> Result<()> {
     jobs.engine.run_here("test", step).await
 }
 
-/// What cannot be read is not removed, nor is anything with it.
+/// What cannot be read is not removed, nor is anything with it; and it does not hold up what is behind it.
 #[tokio::test]
 async fn wk2_an_item_that_cannot_be_read_is_not_popped() -> Result<()> {
     let jobs = Coordinator::connect("memory://work-unreadable").await?.queue("jobs")?;
-    let items = jobs.post(&[NewItem::new("a"), NewItem::new("b")]).await?;
-    spoil(&jobs, &items[1..]).await?;
+    let items = jobs.post(&[NewItem::new("a"), NewItem::new("b"), NewItem::new("c")]).await?;
+    spoil(&jobs, &items[..1]).await?;
     let error = jobs.pop(2).await.expect_err("one of them cannot be read");
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Corrupt, Effect::None));
-    assert!(error.to_string().contains(&items[1].to_string()), "{error}");
-    assert_eq!(jobs.stats().await?.ready, 2);
-    assert!(jobs.force_delete(items[1]).await?);
-    assert_eq!(jobs.pop(2).await?[0].body(), b"a");
+    assert!(error.to_string().contains(&items[0].to_string()), "{error}");
+    let stats = jobs.stats().await?;
+    assert_eq!((stats.ready, stats.delayed), (2, 1));
+    let popped = jobs.pop(2).await?;
+    assert_eq!(popped.iter().map(|item| item.body()).collect::<Vec<_>>(), [b"b", b"c"]);
+    assert_eq!(jobs.item(items[0]).await.expect_err("it is there").kind(), ErrorKind::Corrupt);
+    assert!(jobs.force_delete(items[0]).await?);
+    assert_eq!(jobs.pop(2).await?, []);
     Ok(())
+}
+
+/// It is tried again when a claim of it would be over, and has become a dead letter then.
+#[test]
+fn wk2_an_item_that_cannot_be_popped_becomes_a_dead_letter() {
+    let mut fake = Fake::default();
+    let ids = fake.post(&[new(0, 1_000, 0, 8), new(1, 1_000, 0, 8)]);
+    fake.head.poison = Some(Poison { max_claims: 2, queue: "dead".into(), ttl: None });
+    let read = |item: SeenItem| if item.id == ids[0] { Err(corrupt()) } else { Ok(item.id) };
+    let mut popped = |passed: Micros| {
+        fake.now += passed;
+        let popped = fake.run(|draft| pop(draft, 1, read)).expect("never refused");
+        (popped.map_err(|error| error.kind()), fake.head.letters_on_their_way())
+    };
+    let five_minutes = 300_000_000;
+    assert_eq!(popped(0), (Err(ErrorKind::Corrupt), 0));
+    assert_eq!(popped(0), (Ok(vec![ids[1]]), 0));
+    assert_eq!(popped(five_minutes - 1), (Ok(vec![]), 0));
+    assert_eq!(popped(1), (Err(ErrorKind::Corrupt), 0));
+    assert_eq!(popped(five_minutes), (Ok(vec![]), 1));
 }
 
 /// X1: it is claimed, which is told, and those behind it are handed out.
