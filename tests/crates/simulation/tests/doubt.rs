@@ -1,43 +1,20 @@
 //! Checks what calls tell if one of their requests or answers was lost, and how long they wait for it.
 #![cfg(coordination_internals)]
 
-use std::sync::Arc;
+mod two_clients;
+
 use std::time::Duration;
 
-use coordination::simulation::{Client, Clocks, Link, Run, Traits, Weather, World};
-use coordination::{Config, Coordinator, Effect, ErrorKind};
-use tokio::runtime::Builder;
+use coordination::simulation::Link;
+use coordination::{Coordinator, Effect, ErrorKind};
 use tokio::time::{Instant, sleep};
-
-const TTL: Duration = Duration::from_secs(3);
-/// No request of a client arrives.
-const CUT: Link = Link { requests_cut: true, replies_cut: false, heartbeats_cut: false };
-
-/// How long each message is on its way, in milliseconds.
-const WAY: u64 = 10;
-
-/// Runs `work` with two clients of one store, and the link of the first.
-fn in_a_world(work: impl AsyncFnOnce(&Arc<Client>, Coordinator, Coordinator)) {
-    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
-    runtime.expect("a runtime can be made").block_on(async {
-        let _run = Run::begin(1);
-        let traits =
-            Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
-        let world = World::new(1, traits);
-        let (client, second) = (world.client(Clocks::default()), world.client(Clocks::default()));
-        let config = || Config { ttl: Some(TTL), ..Config::default() };
-        let one = client.connect(config()).await.expect("the store is there");
-        let other = second.connect(config()).await.expect("the store is there");
-        world.set_weather(Weather { delay: WAY..=WAY, ..Weather::calm() });
-        work(&client, one, other).await;
-    });
-}
+use two_clients::{CUT, TTL, WAY, in_a_world};
 
 /// The first request that deletes a group is lost, a member joins, and the second request is refused because the group is not
 /// empty: the group stands, so the call must not say that the group was deleted.
 #[test]
 fn a_group_that_stands_is_not_told_to_be_deleted() {
-    in_a_world(async |client, one, other| {
+    in_a_world(async |_, client, one, other| {
         let group = one.group("a").expect("a good name");
         group.create().await.expect("there is none");
         let deleting = client.spawn({
@@ -60,7 +37,7 @@ fn a_group_that_stands_is_not_told_to_be_deleted() {
 /// A party that leaves waits no longer than it is allowed to, also for the store.
 #[test]
 fn who_leaves_a_double_barrier_waits_for_the_store_no_longer_than_allowed() {
-    in_a_world(async |client, one, other| {
+    in_a_world(async |_, client, one, other| {
         let barrier = |client: &Coordinator| client.double_barrier("a", 2).expect("a good name");
         let (ours, theirs) = (barrier(&one), barrier(&other));
         let (ours, theirs) = tokio::join!(ours.enter(None), theirs.enter(None));

@@ -2,42 +2,20 @@
 //! may have had one.
 #![cfg(coordination_internals)]
 
-use std::sync::Arc;
+mod two_clients;
+
 use std::time::Duration;
 
-use coordination::simulation::{Client, Clocks, Link, Room, Run, Traits, Weather, World};
+use coordination::simulation::{Link, Room};
 use coordination::{
-    ClaimOptions, Config, Coordinator, Effect, Election, Error, ErrorKind, LossReason, NewItem,
-    Presence,
+    ClaimOptions, Coordinator, Effect, Election, Error, ErrorKind, LossReason, NewItem, Presence,
 };
-use tokio::runtime::Builder;
 use tokio::time::sleep;
+use two_clients::{CUT, TTL, WAY, in_a_world};
 
-const TTL: Duration = Duration::from_secs(3);
 const HOUR: Duration = Duration::from_secs(3_600);
 /// The store carries out what it is asked, and no answer arrives.
 const NOT_HEARD: Link = Link { requests_cut: false, replies_cut: true, heartbeats_cut: false };
-/// No request arrives.
-const CUT: Link = Link { requests_cut: true, replies_cut: false, heartbeats_cut: false };
-/// How long each message is on its way, in milliseconds.
-const WAY: u64 = 10;
-
-/// Runs `work` with two clients of one store, and the link of the first.
-fn in_a_world(work: impl AsyncFnOnce(&World, &Arc<Client>, Coordinator, Coordinator)) {
-    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
-    runtime.expect("a runtime can be made").block_on(async {
-        let _run = Run::begin(1);
-        let traits =
-            Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
-        let world = World::new(1, traits);
-        let (client, second) = (world.client(Clocks::default()), world.client(Clocks::default()));
-        let config = || Config { ttl: Some(TTL), ..Config::default() };
-        let one = client.connect(config()).await.expect("the store is there");
-        let other = second.connect(config()).await.expect("the store is there");
-        world.set_weather(Weather { delay: WAY..=WAY, ..Weather::calm() });
-        work(&world, &client, one, other).await;
-    });
-}
 
 fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)

@@ -5,7 +5,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use coordination::simulation::{Client, Clocks, Link, Run, Traits, Weather, World};
+use coordination::simulation::{Client, Clocks, Link, Run, Weather, World};
 use coordination::{
     Admission, Config, Coordinator, Effect, ErrorKind, LossReason, Refusal, blocking,
 };
@@ -25,12 +25,8 @@ fn with_a_client(ttl: Duration, work: impl AsyncFnOnce(&World, &Client, Coordina
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.expect("a runtime can be made").block_on(async {
         let _run = Run::begin(1);
-        let traits =
-            Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
-        let world = World::new(1, traits);
-        let client = world.client(Clocks::default());
-        let config = Config { ttl: Some(ttl), ..Config::default() };
-        let coordinator = client.connect(config).await.expect("the store is there");
+        let connected = World::with_one_client(ttl).await;
+        let (world, client, coordinator) = connected.expect("the store is there");
         work(&world, &client, coordinator).await;
     });
 }

@@ -1,0 +1,31 @@
+//! A world with two clients, in which calls are cut short.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use coordination::simulation::{Client, Clocks, Link, Run, Traits, Weather, World};
+use coordination::{Config, Coordinator};
+use tokio::runtime::Builder;
+
+pub(crate) const TTL: Duration = Duration::from_secs(3);
+/// How long each message is on its way, in milliseconds.
+pub(crate) const WAY: u64 = 10;
+/// No request of a client arrives.
+pub(crate) const CUT: Link = Link { requests_cut: true, replies_cut: false, heartbeats_cut: false };
+
+/// Runs `work` with two clients of one store, and the link of the first.
+pub(crate) fn in_a_world(work: impl AsyncFnOnce(&World, &Arc<Client>, Coordinator, Coordinator)) {
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.expect("a runtime can be made").block_on(async {
+        let _run = Run::begin(1);
+        let traits =
+            Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
+        let world = World::new(1, traits);
+        let (client, second) = (world.client(Clocks::default()), world.client(Clocks::default()));
+        let config = || Config { ttl: Some(TTL), ..Config::default() };
+        let one = client.connect(config()).await.expect("the store is there");
+        let other = second.connect(config()).await.expect("the store is there");
+        world.set_weather(Weather { delay: WAY..=WAY, ..Weather::calm() });
+        work(&world, &client, one, other).await;
+    });
+}
