@@ -104,6 +104,14 @@ fn a_lock_that_is_broken_is_the_next_ones() {
     });
 }
 
+/// Whether it has had anything to say: then a thread of this name is there for that.
+fn writes(wrapper: &Wrapper) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{}/task", wrapper.0.id()));
+    let names = threads.into_iter().flatten().flatten();
+    let mut names = names.map(|thread| std::fs::read_to_string(thread.path().join("comm")));
+    names.any(|name| name.is_ok_and(|name| name.trim_end() == "stderr"))
+}
+
 /// Before we become the command, what we say may have to wait for a second until somebody reads it.
 #[test]
 fn a_signal_that_comes_just_before_the_command_ends_us() {
@@ -118,8 +126,8 @@ fn a_signal_that_comes_just_before_the_command_ends_us() {
         let runs = store.script("runs", &format!("#!/bin/sh\necho > {}\n", ran.display()));
         let mut words = store.coordination(["run", "--no-fork", "--lock", "x", "--wait", "30s"]);
         let mut ours = Wrapper::start(words.args(["--", &runs]).stderr(stderr));
-        // It tells after a second that it waits.
-        assert!(!wait_until(Duration::from_secs(3), || !ours.is_running()));
+        // After a second it has begun to tell that it waits, and nobody reads it.
+        assert!(wait_until(LONG, || writes(&ours)) && ours.is_running());
         before.signal(Signal::TERM);
         before.code();
         // It has the lock by now, and does not run anything for a second.

@@ -674,9 +674,13 @@ async fn while_another_session_ends_a_release_is_told_at_once() {
     let directory = TempDir::new().expect("a directory");
     let (backend, other, queue) = (backend(&directory).await, store(directory.path()), key("a"));
     let session = open(&other);
+    let at_once = Duration::from_millis(10);
     let mut fastest = SOON;
-    // Of five tries only the fastest is judged: a busy machine may be late once, but not every time.
-    for _ in 0..5 {
+    // Only the fastest of many tries is judged: a busy machine is late often, but not every time. An idle one needs no second try.
+    for _ in 0..50 {
+        if fastest < at_once {
+            break;
+        }
         let entry = new_entry(session, &queue);
         let seq = enter(&other, &entry);
         let ending = store(directory.path());
@@ -693,7 +697,7 @@ async fn while_another_session_ends_a_release_is_told_at_once() {
         gone.expect("in time").expect("the disk works");
         fastest = fastest.min(left.elapsed());
     }
-    assert!(fastest < Duration::from_millis(10), "told after {fastest:?}");
+    assert!(fastest < at_once, "told after {fastest:?}");
 }
 
 /// A small file system that can be filled. [`new`](Self::new) returns `None` if this process may not mount one.

@@ -1,5 +1,7 @@
 //! Tests of [`Connections`], with servers that exist only in this file.
 
+#[cfg(coordination_internals)]
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
@@ -108,36 +110,45 @@ async fn the_next_server_is_tried_and_a_call_that_was_not_made_has_no_effect() -
     Ok(())
 }
 
+/// A name that has these addresses, as long as the file is there that is answered with it.
+#[cfg(coordination_internals)]
+fn named(letter: char, addresses: &str) -> (String, PathBuf) {
+    let name = format!("{letter}{}.test", std::process::id());
+    let directory = std::env::temp_dir().join("coordination-names");
+    std::fs::create_dir_all(&directory).expect("it may be made");
+    let file = directory.join(&name);
+    std::fs::write(&file, addresses).expect("the file is ours");
+    (name, file)
+}
+
+#[cfg(coordination_internals)]
 #[tokio::test]
 async fn a_host_whose_name_has_no_address_is_left() -> Result<()> {
-    let unknown = || Host { name: "host.invalid".to_owned(), port: Some(1) };
+    let (name, file) = named('n', "");
+    let unknown = || Host { name: name.clone(), port: Some(1) };
     let two = at([vec![unknown()], hosts(1)].concat(), &[|_| Ok("a"), |_| Ok("b")])?;
     assert_eq!(two.reach_for("enter").await?.0, "b");
     let alone = at(vec![unknown()], &[|_| Ok("a")])?;
     let error = alone.reach_for("enter").await.expect_err("nobody knows it");
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Dns, Effect::None));
+    std::fs::remove_file(&file).expect("the file is ours");
     Ok(())
 }
 
 #[cfg(coordination_internals)]
 #[tokio::test]
 async fn each_address_of_a_name_is_tried_and_the_name_is_asked_again() -> Result<()> {
-    let name = format!("c{}.test", std::process::id());
-    let directory = std::env::temp_dir().join("coordination-names");
-    std::fs::create_dir_all(&directory).expect("it may be made");
-    let file = directory.join(&name);
-    let set = |addresses: &str| std::fs::write(&file, addresses).expect("the file is ours");
+    let (name, file) = named('c', "10.0.0.1\n10.0.0.2\n10.0.0.3");
     let answers: Says = |place| match place.address.map(|address| address.to_string()) {
         Some(address) if address == "10.0.0.3:7" => Ok("c"),
         Some(address) if address == "10.0.0.4:7" => Ok("d"),
         _ => Err(failed(ErrorKind::Unavailable)),
     };
     let connections = at(vec![Host { name, port: Some(7) }], &[answers])?;
-    set("10.0.0.1\n10.0.0.2\n10.0.0.3");
     let (found, epoch) = connections.reach().await.map_err(|failure| failure.error)?;
     assert_eq!((found, asked(&connections)), ("c", 3));
     // The server gets another address while the client is connected.
-    set("10.0.0.4");
+    std::fs::write(&file, "10.0.0.4").expect("the file is ours");
     connections.rotation.give_up(epoch);
     connections.rotation.give_up(epoch + 1);
     connections.rotation.give_up(epoch + 2);
@@ -200,11 +211,7 @@ async fn an_error_that_passes_is_told_rather_than_a_refusal() -> Result<()> {
 #[cfg(coordination_internals)]
 #[tokio::test]
 async fn r1_one_address_that_refuses_keeps_nobody_from_the_other_one() -> Result<()> {
-    let name = format!("r{}.test", std::process::id());
-    let directory = std::env::temp_dir().join("coordination-names");
-    std::fs::create_dir_all(&directory).expect("it may be made");
-    let file = directory.join(&name);
-    std::fs::write(&file, "10.0.0.1\n10.0.0.2").expect("the file is ours");
+    let (name, file) = named('r', "10.0.0.1\n10.0.0.2");
     let answers: Says = |place| match place.address.map(|address| address.to_string()) {
         Some(address) if address == "10.0.0.2:7" => Ok("b"),
         _ => Err(failed(ErrorKind::Auth)),
