@@ -3,6 +3,7 @@
 //! With HTTP/1.1, each request in flight needs a connection of its own. One connection is always kept open for heartbeats. While
 //! the agent refuses further connections, all other calls use that connection too: see [`crowding`](super::crowding).
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -380,7 +381,29 @@ fn client(
     if let Some(address) = place.address {
         builder = builder.resolve(&shown.name, address);
     }
-    builder
-        .build()
-        .map_err(|error| Error::config("the HTTP client cannot be set up").with_source(error))
+    built(|| builder.build())
+}
+
+/// Builds an HTTP client. reqwest panics if another crate has turned on its feature `rustls-no-provider`, this library has no TLS whose
+/// provider it could be given, and the process has none: an error that says so, in place of tries that all end alike.
+fn built(build: impl FnOnce() -> reqwest::Result<Client>) -> Result<Client> {
+    const CANNOT: &str = "the HTTP client cannot be set up";
+    let built = catch_unwind(AssertUnwindSafe(build)).map_err(|_| {
+        let why = "if another crate has turned on `rustls-no-provider` of reqwest, turn on the feature `tls` of coordination, or set the \
+                   process's default provider of rustls before connecting";
+        Error::config(format!("{CANNOT}: {why}"))
+    })?;
+    built.map_err(|error| Error::config(CANNOT).with_source(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_http_client_without_a_provider_of_tls_is_a_wrong_configuration() {
+        let error = built(|| panic!("no provider")).expect_err("it panics");
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::Config, Effect::None));
+        assert!(error.message().contains("`rustls-no-provider`"), "{error}");
+    }
 }
