@@ -4,6 +4,9 @@
 //! addresses are used that the last successful look-up has found: a session must not be lost because the name server is away, while
 //! the session's own servers are well. If the name server says that the name has none, they are forgotten: by now they may be those of
 //! another ensemble, where a session would be granted what somebody holds here.
+//!
+//! While no name server answers, a look-up goes on for as long as the system tries, often half a minute, and occupies a thread. So a
+//! host is looked up by one thread at a time: whoever needs its addresses meanwhile waits for the look-up that is under way.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,20 +15,40 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::time::timeout;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
 
 use crate::env::{names, spawn};
 use crate::url::Host;
 
 /// How long the look-up of a host's name may take while a session depends on it.
 pub(super) const LOOKUP: Duration = Duration::from_millis(500);
+/// A look-up that takes longer may never end. From then on nobody begins to wait for it, and the next caller begins another one.
+const HANGING: Duration = Duration::from_secs(30);
 
 /// What the look-ups of the servers' hosts have found.
 #[derive(Default)]
 pub(super) struct Addresses {
-    /// For each host, what the last successful look-up has found.
-    last: Mutex<HashMap<Host, Vec<SocketAddr>>>,
+    hosts: Mutex<HashMap<Host, Known>>,
 }
+
+/// What is known of a host.
+#[derive(Default)]
+struct Known {
+    /// What the last successful look-up has found.
+    last: Option<Vec<SocketAddr>>,
+    /// The look-up that was begun last.
+    newest: Option<LookUp>,
+}
+
+struct LookUp {
+    begun: Instant,
+    /// What it has found; `None`: nothing yet.
+    found: watch::Receiver<Option<Found>>,
+}
+
+/// What a look-up has found, for all who wait for it.
+type Found = Result<Vec<SocketAddr>, Arc<io::Error>>;
 
 /// The addresses of a host, at least one.
 #[derive(Debug, PartialEq, Eq)]
@@ -48,43 +71,80 @@ impl Addresses {
         self.found(host, limit, looking).await
     }
 
-    /// Does what [`of`](Self::of) does, by this look-up.
+    /// Does what [`of`](Self::of) does, by this look-up if none is under way.
     async fn found(
         self: &Arc<Self>,
         host: &Host,
         limit: Duration,
         looking: impl Future<Output = io::Result<Vec<SocketAddr>>> + Send + 'static,
     ) -> io::Result<HostAddresses> {
-        let (addresses, looked_up) = (Arc::clone(self), host.clone());
-        // In a task of its own, so that an answer that comes after `limit` counts for the next caller.
-        let looking = spawn(&Handle::current(), async move {
-            let found = looking.await;
-            match &found {
-                Ok(found) => drop(addresses.last().insert(looked_up, found.clone())),
-                Err(error) if names::has_none(error) => drop(addresses.last().remove(&looked_up)),
-                Err(_) => {}
-            }
-            found
-        });
-        let error = match timeout(limit, looking).await {
-            Ok(Ok(Ok(addresses))) => return Ok(HostAddresses { addresses, are_earlier: false }),
-            Ok(Ok(Err(failed))) => failed,
-            Ok(Err(ended)) => io::Error::other(ended),
+        let mut found = self.under_way(host, looking);
+        let found =
+            async { found.wait_for(Option::is_some).await.ok().and_then(|found| found.clone()) };
+        let error = match timeout(limit, found).await {
+            Ok(Some(Ok(addresses))) => return Ok(HostAddresses { addresses, are_earlier: false }),
+            Ok(Some(Err(failed))) => io::Error::new(failed.kind(), failed),
+            // The runtime of the caller that began the look-up has ended.
+            Ok(None) => io::Error::other("the look-up has ended"),
             Err(late) => io::Error::from(late),
         };
-        let earlier = self.last().get(host).cloned();
+        let earlier = self.hosts().get(host).and_then(|known| known.last.clone());
         earlier.map(|addresses| HostAddresses { addresses, are_earlier: true }).ok_or(error)
     }
 
-    fn last(&self) -> MutexGuard<'_, HashMap<Host, Vec<SocketAddr>>> {
-        self.last.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    /// What the look-up of the host finds that is under way. If none is, begins this one.
+    fn under_way(
+        self: &Arc<Self>,
+        host: &Host,
+        looking: impl Future<Output = io::Result<Vec<SocketAddr>>> + Send + 'static,
+    ) -> watch::Receiver<Option<Found>> {
+        let mut hosts = self.hosts();
+        let known = hosts.entry(host.clone()).or_default();
+        if let Some(newest) = known.newest.as_ref().filter(|newest| newest.is_under_way()) {
+            return newest.found.clone();
+        }
+        let (tell, found) = watch::channel(None);
+        known.newest = Some(LookUp { begun: Instant::now(), found: found.clone() });
+        drop(hosts);
+        let (addresses, looked_up) = (Arc::clone(self), host.clone());
+        // In a task of its own, so that an answer that comes after the caller's limit counts for the next caller.
+        spawn(&Handle::current(), async move {
+            let found = looking.await.map_err(Arc::new);
+            addresses.note(looked_up, &found);
+            tell.send_replace(Some(found));
+        });
+        found
+    }
+
+    fn note(&self, host: Host, found: &Found) {
+        let mut hosts = self.hosts();
+        let known = hosts.entry(host).or_default();
+        match found {
+            Ok(found) => known.last = Some(found.clone()),
+            Err(error) if names::has_none(error) => known.last = None,
+            Err(_) => {}
+        }
+    }
+
+    fn hosts(&self) -> MutexGuard<'_, HashMap<Host, Known>> {
+        self.hosts.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl LookUp {
+    /// Whether it may still find something soon. If its task was dropped together with a runtime, it never will.
+    fn is_under_way(&self) -> bool {
+        let is_alive = self.found.has_changed().is_ok() && self.begun.elapsed() < HANGING;
+        is_alive && self.found.borrow().is_none()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::future::pending;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use tokio::runtime::Builder;
     use tokio::sync::oneshot;
 
     use super::*;
@@ -110,10 +170,10 @@ mod tests {
         assert!(unknown.expect_err("it was never found").to_string().contains("away"));
         assert_eq!(addresses.found(&host, LOOKUP, async { Ok(at(1)) }).await?, now(1));
         assert_eq!(addresses.found(&host, LOOKUP, async { failed() }).await?, earlier(1));
-        assert_eq!(addresses.found(&host, LOOKUP, pending()).await?, earlier(1));
         // Each time the name is looked up first.
         assert_eq!(addresses.found(&host, LOOKUP, async { Ok(at(2)) }).await?, now(2));
         assert_eq!(addresses.found(&host, LOOKUP, async { failed() }).await?, earlier(2));
+        assert_eq!(addresses.found(&host, LOOKUP, pending()).await?, earlier(2));
         let unknown = addresses.found(&other, LOOKUP, pending()).await;
         assert_eq!(unknown.expect_err("another host").kind(), io::ErrorKind::TimedOut);
         Ok(())
@@ -127,7 +187,8 @@ mod tests {
             let said = io::Error::other(format!("failed to lookup address information: {none}"));
             let gone = addresses.found(&host, LOOKUP, async { Err(said) }).await;
             assert!(gone.expect_err("it has none").to_string().contains(none));
-            assert!(addresses.found(&host, LOOKUP, pending()).await.is_err(), "it is forgotten");
+            let forgotten = addresses.found(&host, LOOKUP, async { failed() }).await;
+            assert!(forgotten.expect_err("it is forgotten").to_string().contains("away"));
         }
         Ok(())
     }
@@ -136,12 +197,70 @@ mod tests {
     async fn an_answer_that_comes_late_counts_for_the_next_time() -> io::Result<()> {
         let (addresses, host) = (Arc::new(Addresses::default()), host("a"));
         let (answer, answered) = oneshot::channel();
-        let late = async { answered.await.map_err(io::Error::other) };
+        let late = async { answered.await.map_err(io::Error::other)? };
         assert!(addresses.found(&host, LOOKUP, late).await.is_err());
-        answer.send(at(1)).expect("the look-up goes on");
-        // The task that waits for the answer runs before the one that this look-up starts.
+        answer.send(Ok(at(1))).expect("the look-up goes on");
+        // The look-up is under way still, because its task has not run since.
+        let found = addresses.found(&host, LOOKUP, async { failed() }).await?;
+        assert_eq!(found, HostAddresses { addresses: at(1), are_earlier: false });
         let found = addresses.found(&host, LOOKUP, async { failed() }).await?;
         assert_eq!(found, HostAddresses { addresses: at(1), are_earlier: true });
+        Ok(())
+    }
+
+    /// Each look-up occupies a thread for as long as the name server is silent.
+    #[tokio::test(start_paused = true)]
+    async fn a_look_up_under_way_is_shared() -> io::Result<()> {
+        let (addresses, host, other) = (Arc::new(Addresses::default()), host("a"), host("b"));
+        let begun = Arc::new(AtomicUsize::new(0));
+        let silent = || {
+            let begun = Arc::clone(&begun);
+            async move {
+                begun.fetch_add(1, Ordering::Relaxed);
+                pending::<io::Result<Vec<SocketAddr>>>().await
+            }
+        };
+        let first = Instant::now();
+        while first.elapsed() < HANGING {
+            assert!(addresses.found(&host, LOOKUP, silent()).await.is_err());
+            assert_eq!(begun.load(Ordering::Relaxed), 1, "after {:?}", first.elapsed());
+        }
+        addresses.found(&other, LOOKUP, async { Ok(at(1)) }).await?;
+        // A look-up that never ends does not keep the host's name for good.
+        addresses.found(&host, LOOKUP, async { Ok(at(2)) }).await?;
+        Ok(())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_waits_for_a_look_up_gets_what_it_finds() {
+        let (addresses, host) = (Arc::new(Addresses::default()), host("a"));
+        let answers: [fn() -> io::Result<Vec<SocketAddr>>; 2] = [|| Ok(at(1)), failed];
+        for found in answers {
+            let (answer, answered) = oneshot::channel();
+            let looking = async { answered.await.map_err(io::Error::other)? };
+            let (first, second, ()) = tokio::join!(
+                biased;
+                addresses.found(&host, LOOKUP, looking),
+                addresses.found(&host, LOOKUP, pending()),
+                async { answer.send(found()).expect("the look-up goes on") },
+            );
+            let expected = HostAddresses { addresses: at(1), are_earlier: found().is_err() };
+            for waited in [first, second] {
+                assert_eq!(waited.expect("there is an address"), expected);
+            }
+        }
+    }
+
+    /// As when a coordinator is dropped, whose runtime the look-up needs, and another one shares these addresses.
+    #[test]
+    fn a_look_up_that_ended_with_its_runtime_is_not_waited_for() -> io::Result<()> {
+        let (addresses, host) = (Arc::new(Addresses::default()), host("a"));
+        let runtime = || Builder::new_current_thread().enable_time().start_paused(true).build();
+        let first = runtime()?;
+        assert!(first.block_on(addresses.found(&host, LOOKUP, pending())).is_err());
+        drop(first);
+        let found = runtime()?.block_on(addresses.found(&host, LOOKUP, async { Ok(at(1)) }))?;
+        assert_eq!(found, HostAddresses { addresses: at(1), are_earlier: false });
         Ok(())
     }
 }
