@@ -70,15 +70,24 @@ pub(crate) fn has_none(error: &io::Error) -> bool {
 #[cfg(coordination_internals)]
 mod test {
     use std::net::SocketAddr;
-    use std::{env, fs, io};
+    use std::time::Duration;
+    use std::{env, fs, io, thread};
+
+    /// How often the file of a name is read for which the name server is silent.
+    const PAUSE: Duration = Duration::from_millis(10);
 
     /// The addresses of a name that ends with `.test`, as no name on any network does. A file of that name has one address in each
-    /// line, or says that the name server is `away`. It is in the folder `coordination-names` in the directory for temporary files, and
-    /// is read each time.
+    /// line, or says that the name server is `away`, so that the look-up fails, or that it is `silent`, so that the look-up goes on for
+    /// as long as the file says so. It is in the folder `coordination-names` in the directory for temporary files, and is read each
+    /// time.
     pub(super) fn addresses(name: &str, port: u16) -> Option<io::Result<Vec<SocketAddr>>> {
         let is_test = name.strip_suffix(".test").is_some_and(|name| !name.contains('/'));
         let file = is_test.then(|| env::temp_dir().join("coordination-names").join(name))?;
-        let lines = fs::read_to_string(file).ok()?;
+        let mut lines = fs::read_to_string(&file).ok()?;
+        while lines == "silent" {
+            thread::sleep(PAUSE);
+            lines = fs::read_to_string(&file).unwrap_or_default();
+        }
         if lines == "away" {
             return Some(Err(io::Error::other("failed to lookup address: try again")));
         }

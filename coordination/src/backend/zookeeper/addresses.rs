@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use crate::env::{names, spawn};
@@ -69,6 +70,22 @@ impl Addresses {
         let Host { name, port } = host.clone();
         let looking = async move { names::addresses(&name, port.unwrap_or_default()).await };
         self.found(host, limit, looking).await
+    }
+
+    /// Does what [`of`](Self::of) does, for all these hosts at the same time. In the order of the hosts; `None`: an error.
+    pub(super) async fn of_all(
+        self: &Arc<Self>,
+        hosts: &[Host],
+        limit: Duration,
+    ) -> Vec<Option<HostAddresses>> {
+        let look_up = |(index, host): (usize, &Host)| {
+            let (addresses, host) = (Arc::clone(self), host.clone());
+            async move { (index, addresses.of(&host, limit).await.ok()) }
+        };
+        let looking: JoinSet<_> = hosts.iter().enumerate().map(look_up).collect();
+        let mut found = looking.join_all().await;
+        found.sort_by_key(|(index, _)| *index);
+        found.into_iter().map(|(_, found)| found).collect()
     }
 
     /// Does what [`of`](Self::of) does, by this look-up if none is under way.

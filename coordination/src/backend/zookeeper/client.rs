@@ -161,15 +161,15 @@ impl Connector {
     /// this fails, it cannot connect. To list that address as well would make the crate try a host that does not answer twice as
     /// often. But if the name cannot be looked up even now, the addresses that it had before are listed, however few they are.
     async fn places(&self) -> (String, Duration) {
-        let mut hosts = Vec::new();
-        for host in &self.servers {
-            let found = match self.identity.is_secure() {
-                false => self.addresses.of(host, LOOKUP).await.ok(),
-                true => None,
-            };
+        let found = match self.identity.is_secure() {
+            false => self.addresses.of_all(&self.servers, LOOKUP).await,
+            true => self.servers.iter().map(|_| None).collect(),
+        };
+        let listed = found.into_iter().map(|found| {
             let listed = found.filter(|found| found.addresses.len() > 1 || found.are_earlier);
-            hosts.push((host, listed.map_or_else(Vec::new, |found| found.addresses)));
-        }
+            listed.map_or_else(Vec::new, |found| found.addresses)
+        });
+        let hosts: Vec<_> = self.servers.iter().zip(listed).collect();
         let accepting = accepting(hosts.iter().flat_map(|(_, found)| found.iter().copied())).await;
         let (mut places, mut has_several) = (Vec::new(), false);
         for (host, found) in hosts {
@@ -575,12 +575,27 @@ mod tests {
         use std::fs;
         use std::io::{self, Read, Write};
         use std::net::{Ipv4Addr, TcpListener};
+        use std::path::PathBuf;
         use std::thread;
+
+        use tokio::time::Instant;
 
         use super::*;
         use crate::url::Url;
 
         const LEASE: Duration = Duration::from_secs(10);
+
+        /// A file that says where a name is found; the last part of its path is the name.
+        fn file_of(name: &str) -> PathBuf {
+            let directory = std::env::temp_dir().join("coordination-names");
+            fs::create_dir_all(&directory).expect("it may be made");
+            directory.join(name)
+        }
+
+        fn connector_of(url: &str) -> Result<Connector> {
+            let mut url = Url::parse_by_scheme(url)?;
+            Connector::new(&Config::parse(&mut url)?, SHORTEST)
+        }
 
         /// Starts a server that grants each session the lease [`LEASE`]. Returns its port.
         fn server() -> io::Result<u16> {
@@ -603,12 +618,9 @@ mod tests {
         async fn servers_are_found_while_their_names_cannot_be_looked_up() -> Result<()> {
             let port = server().expect("a port is free");
             let name = format!("z{}.test", std::process::id());
-            let directory = std::env::temp_dir().join("coordination-names");
-            fs::create_dir_all(&directory).expect("it may be made");
-            let file = directory.join(&name);
+            let file = file_of(&name);
             let set = |addresses: &str| fs::write(&file, addresses).expect("the file is ours");
-            let mut url = Url::parse_by_scheme(&format!("zookeeper://{name}:{port}/n"))?;
-            let connector = Connector::new(&Config::parse(&mut url)?, SHORTEST)?;
+            let connector = connector_of(&format!("zookeeper://{name}:{port}/n"))?;
             let is_granted = async || {
                 let granted = connector.least_granted(LEASE).await;
                 granted.is_some_and(|granted| granted.least == LEASE && granted.is_by_all)
@@ -629,6 +641,27 @@ mod tests {
             set("127.0.0.2");
             assert!(!is_granted().await, "the name is looked up first");
             fs::remove_file(&file).expect("the file is ours");
+            Ok(())
+        }
+
+        /// Otherwise opening a session would take longer with each name for which the name server is silent.
+        #[tokio::test(start_paused = true)]
+        async fn all_names_are_looked_up_at_the_same_time() -> Result<()> {
+            let names = [1, 2, 3].map(|number| format!("s{number}-{}.test", std::process::id()));
+            for name in &names {
+                fs::write(file_of(name), "silent").expect("the file is ours");
+            }
+            let servers = format!("{}:7,127.0.0.1:7", names.join(":7,"));
+            let connector = connector_of(&format!("zookeeper://{servers}/n"))?;
+            let begun = Instant::now();
+            let places = connector.places().await.0;
+            // The clock goes on only while all tasks wait.
+            let took = begun.elapsed();
+            for name in &names {
+                fs::remove_file(file_of(name)).expect("the file is ours");
+            }
+            assert_eq!(places, servers);
+            assert!(took < 2 * LOOKUP, "{took:?}");
             Ok(())
         }
     }
