@@ -81,6 +81,8 @@ mod reads;
 mod rights;
 mod sessions;
 mod siblings;
+#[cfg(test)]
+mod tests;
 mod thread;
 #[cfg_attr(not(feature = "_tls"), path = "no_tls.rs")]
 mod tls;
