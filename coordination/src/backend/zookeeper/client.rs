@@ -62,6 +62,8 @@ pub(super) struct Connector {
     identity: Arc<Identity>,
     /// If nothing arrives on a connection for this time, the connection is given up.
     silence: Duration,
+    /// The shortest lease that the servers grant; zero before the probe has found it out.
+    pub(super) shortest: Duration,
 }
 
 /// One session at ZooKeeper, from its opening to its end.
@@ -97,7 +99,7 @@ impl Connector {
     pub(super) fn new(config: &Config, silence: Duration) -> Result<Self> {
         let identity = Arc::new(Identity::new(config)?);
         let (servers, addresses) = (config.servers.clone(), Arc::default());
-        Ok(Self { servers, addresses, identity, silence })
+        Ok(Self { servers, addresses, identity, silence, shortest: Duration::ZERO })
     }
 
     /// Opens a session. Asks for the lease `ttl`; the server may grant another.
@@ -123,7 +125,7 @@ impl Connector {
         self.identity.connected();
         let ttl = client.session_timeout();
         Ok(Connection {
-            ending: Arc::new(Ending::new(ttl, asked)),
+            ending: Arc::new(Ending::new(ttl, self.shortest, asked)),
             grants: Arc::new(Grants::new(client.state_watcher())),
             identity: Arc::clone(&self.identity),
             presented: Presented::new(password),
@@ -214,8 +216,8 @@ impl Connection {
 
     /// Starts a task that waits until the session has ended, and then notes in `ending` how it has ended.
     pub(super) fn follow(&self) {
-        let following = Arc::clone(&self.ending).follow(self.states.clone());
-        spawn(&Handle::current(), following);
+        let (ending, grants) = (Arc::clone(&self.ending), Arc::clone(&self.grants));
+        spawn(&Handle::current(), ending.follow(self.states.clone(), grants));
     }
 
     /// Starts a task that asks the servers after each new connection of the session which lease they grant. The task ends together

@@ -12,7 +12,7 @@ pub(super) fn from_zookeeper(operation: &'static str, error: &ZooKeeperError) ->
     let message = error.to_string();
     let (kind, effect, message) = match error {
         // A server has said that the session is over. Or the client crate has given it up, because it has not heard from any server
-        // for longer than the lease; then the session is over too.
+        // for longer than the lease that it was granted last; then nobody can rely on the session any more (`ending.rs`).
         ZooKeeperError::SessionExpired | ZooKeeperError::UnexpectedErrorCode(UNKNOWN_SESSION) => {
             return Error::lost(operation, LossReason::ExpiredByServer);
         }

@@ -46,6 +46,8 @@ pub(super) struct Grants {
     is_shortened: watch::Sender<bool>,
     /// Whether a call was answered on the connection that was seen last. The crate opens a session only if one was.
     is_answered: AtomicBool,
+    /// What [`may_be_shorter`](Self::may_be_shorter) returns.
+    may_be_shorter: AtomicBool,
 }
 
 impl Grants {
@@ -55,6 +57,7 @@ impl Grants {
             granted: watch::Sender::new(connected),
             is_shortened: watch::Sender::new(false),
             is_answered: AtomicBool::new(true),
+            may_be_shorter: AtomicBool::new(false),
         }
     }
 
@@ -77,6 +80,12 @@ impl Grants {
         let _ = is_shortened.wait_for(|is_shortened| *is_shortened).await;
     }
 
+    /// Whether the last connection may have a shorter lease than the session: from each new connection until the servers have granted
+    /// the lease for it, and longer if it breaks before.
+    pub(super) fn may_be_shorter(&self) -> bool {
+        self.may_be_shorter.load(Ordering::Relaxed)
+    }
+
     /// Asks the servers after each new connection of the session, until one of them grants less than the `lease`.
     pub(super) async fn ask_after_reconnects<F>(&self, lease: Duration, ask: impl Fn() -> F)
     where
@@ -87,7 +96,10 @@ impl Grants {
         loop {
             loop {
                 let state = states.changed().await;
-                if seen.note(state, self.is_answered.swap(false, Ordering::Relaxed)) {
+                let is_connected =
+                    seen.note(state, self.is_answered.swap(false, Ordering::Relaxed));
+                self.may_be_shorter.store(seen.may_be_shorter, Ordering::Relaxed);
+                if is_connected {
                     break;
                 }
             }
@@ -124,6 +136,8 @@ impl Grants {
             }
             seen.is_unsure = !is_granted;
             if is_granted {
+                seen.may_be_shorter = false;
+                self.may_be_shorter.store(false, Ordering::Relaxed);
                 self.granted.send_replace(states.clone());
             }
         }
@@ -136,12 +150,15 @@ struct Seen {
     state: SessionState,
     /// Whether a connection broke before the servers had answered, or before a call was answered on it.
     is_unsure: bool,
+    /// Whether there was a connection since. One on which no call was answered does not matter here: the crate gives a session up by
+    /// the lease of a connection on which one was.
+    may_be_shorter: bool,
 }
 
 impl Seen {
     /// There is a connection, and the servers have granted the lease for it.
     fn new() -> Self {
-        Self { state: SessionState::SyncConnected, is_unsure: false }
+        Self { state: SessionState::SyncConnected, is_unsure: false, may_be_shorter: false }
     }
 
     /// To be called with each state that is seen, and with whether a call was answered since the one before. Returns true if the state
@@ -152,6 +169,7 @@ impl Seen {
         let was_missed = state == SessionState::Disconnected && self.state == state;
         let was_none = self.state == SessionState::SyncConnected && !is_answered;
         self.is_unsure |= was_missed || was_none;
+        self.may_be_shorter |= was_missed || state == SessionState::SyncConnected;
         self.state = state;
         state == SessionState::SyncConnected
     }
@@ -184,6 +202,21 @@ mod tests {
         assert_eq!(after(&[Disconnected]), (false, false));
         assert_eq!(after(&[Disconnected, SyncConnected]), (true, false));
         assert_eq!(after(&[Disconnected, Disconnected, SyncConnected]), (true, true));
+    }
+
+    #[test]
+    fn a_connection_may_have_a_shorter_lease_even_if_nobody_saw_it() {
+        let may_be_shorter = |states: &[SessionState]| {
+            let mut seen = Seen::new();
+            for state in states {
+                seen.note(*state, true);
+            }
+            seen.may_be_shorter
+        };
+        assert!(!may_be_shorter(&[Disconnected]));
+        assert!(may_be_shorter(&[Disconnected, SyncConnected]));
+        assert!(may_be_shorter(&[Disconnected, SyncConnected, Disconnected]));
+        assert!(may_be_shorter(&[Disconnected, Disconnected]));
     }
 
     /// The servers may have granted the lease for it all the same.

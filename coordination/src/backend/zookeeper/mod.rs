@@ -173,8 +173,9 @@ impl Zookeeper {
         // The client crate gives up a connection on which nothing arrives for this time. This time is twice as long as a call may
         // take, because the answer to a ping may take as long as a call; but it is no longer than `SILENCE`. When the first
         // connection is made, the crate also waits this long for a server that does not answer, before it tries the next one.
-        let connector = Connector::new(&config, SILENCE.min(patience * 2))?;
+        let mut connector = Connector::new(&config, SILENCE.min(patience * 2))?;
         let shortest = probe::probe(&config, &connector.addresses).await?;
+        connector.shortest = shortest;
         let failed = |error: io::Error| {
             let message = format!("cannot start the client's thread: {error}");
             Error::new(ErrorKind::Storage, "connect", message).with_source(error)

@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -11,11 +12,15 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use zookeeper_client::{Client, SessionState, StateWatcher};
 
+use super::ending::Ending;
 use super::grants::Grants;
 use super::probe::Granted;
+use crate::time::BootInstant;
 
 /// The client crate gives up connections after 3/5 of it, and the servers are asked within 1/40 of it after a new connection.
 const LEASE: Duration = Duration::from_secs(20);
+/// The lease that the server grants as soon as it grants less.
+const SHORT: Duration = Duration::from_secs(2);
 /// A test that waits for so long has failed.
 const LATE: Duration = Duration::from_secs(60);
 
@@ -23,13 +28,19 @@ const LATE: Duration = Duration::from_secs(60);
 struct Server {
     port: u16,
     connections: Mutex<Vec<TcpStream>>,
+    grants_less: AtomicBool,
+    is_away: AtomicBool,
 }
 
 impl Server {
     fn start() -> io::Result<Arc<Self>> {
         let listening = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        let server =
-            Arc::new(Self { port: listening.local_addr()?.port(), connections: Mutex::default() });
+        let server = Arc::new(Self {
+            port: listening.local_addr()?.port(),
+            connections: Mutex::default(),
+            grants_less: AtomicBool::new(false),
+            is_away: AtomicBool::new(false),
+        });
         let accepting = Arc::clone(&server);
         thread::spawn(move || {
             for stream in listening.incoming().flatten() {
@@ -43,8 +54,12 @@ impl Server {
 
     fn serve(&self, mut stream: TcpStream) -> io::Result<()> {
         self.connections.lock().expect("nobody panics with it").push(stream.try_clone()?);
+        if self.is_away.load(Ordering::SeqCst) {
+            return stream.shutdown(Shutdown::Both);
+        }
         stream.read_exact(&mut [0; 49])?;
-        let lease = u32::try_from(LEASE.as_millis()).expect("it is short");
+        let lease = if self.grants_less.load(Ordering::SeqCst) { SHORT } else { LEASE };
+        let lease = u32::try_from(lease.as_millis()).expect("it is short");
         // The length, the protocol's version, the lease, the session's id, its password of 16 bytes, and that this server writes.
         let mut answer = vec![0, 0, 0, 37, 0, 0, 0, 0];
         answer.extend(lease.to_be_bytes());
@@ -173,7 +188,7 @@ async fn no_heartbeat_counts_before_the_servers_have_granted_the_lease() {
 async fn a_shorter_lease_is_told() {
     let mut session = Session::open().await;
     session.reconnect().await;
-    session.servers.answer(LEASE / 2, true);
+    session.servers.answer(SHORT, true);
     timeout(LATE, session.grants.shortened()).await.expect("it is told");
 }
 
@@ -208,4 +223,28 @@ async fn after_a_connection_that_was_asked_about_one_host_has_to_grant_the_lease
         session.servers.asked(times).await;
         assert!(session.counts(&connection).await);
     }
+}
+
+/// The client crate goes by the shorter lease from the new connection on, and gives the session up while the servers may know it.
+#[tokio::test]
+async fn the_end_of_a_session_with_a_shorter_lease_is_not_confirmed() {
+    let mut session = Session::open().await;
+    let ending = Arc::new(Ending::new(LEASE, SHORT / 2, BootInstant::now()));
+    let following = Arc::clone(&ending).follow(session.connection(), Arc::clone(&session.grants));
+    tokio::spawn(following);
+    assert!(!session.grants.may_be_shorter());
+    session.reconnect().await;
+    session.servers.asked(1).await;
+    assert!(session.grants.may_be_shorter(), "they are asked");
+    session.servers.answer(LEASE, true);
+    assert!(session.counts(&session.connection()).await);
+    assert!(!session.grants.may_be_shorter(), "they have granted it");
+    session.servers.answer.send_replace(None);
+    session.server.grants_less.store(true, Ordering::SeqCst);
+    session.reconnect().await;
+    session.servers.asked(2).await;
+    session.server.is_away.store(true, Ordering::SeqCst);
+    session.server.cut();
+    let end = timeout(LATE, ending.ended()).await.expect("the crate gives it up");
+    assert!(!end.is_word(), "no server has said it: {end:?}");
 }
