@@ -31,9 +31,11 @@ pub(super) struct OpenSessions {
     #[cfg(linux_kernel)]
     pub(super) sockets: Sockets,
     own: Mutex<HashMap<SessionId, Own>>,
-    /// How often a session of another process was probed.
+    /// How often a session of another process was probed, and how often of these under the short lock of a queue.
     #[cfg(test)]
     pub(super) probes: std::sync::atomic::AtomicUsize,
+    #[cfg(test)]
+    pub(super) probes_in_turn: std::sync::atomic::AtomicUsize,
 }
 
 /// The files of an open session of this process. The files are locked, which shows other processes that the session lives.
@@ -66,6 +68,8 @@ impl OpenSessions {
             own: Mutex::default(),
             #[cfg(test)]
             probes: Default::default(),
+            #[cfg(test)]
+            probes_in_turn: Default::default(),
         })
     }
 
@@ -182,6 +186,11 @@ impl OpenSessions {
         }
         #[cfg(test)]
         self.probes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        #[cfg(test)]
+        self.probes_in_turn.fetch_add(
+            usize::from(super::queue::turn::is_now()),
+            std::sync::atomic::Ordering::Relaxed,
+        );
         let Some(file) = self.sessions.file_to_probe(name)? else { return Ok(false) };
         if is_taken(&self.sessions, &file)? {
             return Ok(true);

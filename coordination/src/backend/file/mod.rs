@@ -3,8 +3,9 @@
 //! # How it works
 //!
 //! A queue is a file, `queues/lock.<name>`: a log of changes to entries, and to a value if there is one. The log is read and
-//! appended to under the queue's *short lock*, a `flock` that is held for microseconds on a descriptor that stays open. When the
-//! log has become long, lines that have no effect any more are dropped. The store's clock is the time since the host was booted.
+//! appended to under the queue's *short lock*, a `flock` that is held for a moment on a descriptor that stays open. Whoever has much
+//! to read reads it without the lock (`queue/ahead.rs`). When the log has become long, lines that have no effect any more are
+//! dropped. The store's clock is the time since the host was booted.
 //!
 //! A session is a file too, `sessions/<id>`, which its process keeps locked as long as the session lives. An entry is live as long
 //! as its session's file is locked. So when a process dies, the kernel unlocks its files at once, and its entries block nobody; and
@@ -24,8 +25,8 @@
 //! clock in µs)`, and are kept in the queue's file. Tokens, and the versions of values, survive a loss of power only with
 //! `durable=true`.
 //!
-//! If a process is stopped in the few microseconds in which it has a queue's short lock, no process can change that queue until the
-//! stopped process goes on or dies. If a process forks a child that does not exec, and then dies, its session lives on until the
+//! If a process is stopped in the moment in which it has a queue's short lock, no process can use that queue until the stopped process
+//! goes on or dies: calls fail as while a server is away, and whoever waits goes on waiting. If a process forks a child that does not exec, and then dies, its session lives on until the
 //! child ends too.
 //!
 //! # Requirements

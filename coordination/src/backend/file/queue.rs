@@ -1,5 +1,6 @@
 //! One queue: a file with a log, which is read and appended to under the queue's short lock, a `flock` of the file.
 
+mod ahead;
 mod compact;
 mod room;
 #[cfg(test)]
@@ -31,7 +32,7 @@ const PAGE: usize = 1024;
 const BLOCK: u64 = 4096;
 /// How large the buffers of an open file may stay while the file is not used. A buffer that has become larger is made smaller.
 const KEPT: usize = 16 * PAGE;
-/// How often `lock` tries to take the short lock before it returns `None`. Each process keeps the lock only for microseconds,
+/// How often `lock` tries to take the short lock before it returns `None`. Each process keeps the lock only for a moment,
 /// unless the system stops the process in that time.
 const SPINS: usize = 20;
 
@@ -52,6 +53,9 @@ pub(super) struct QueueFile {
     name_line: String,
     /// The offset up to which the log was read.
     read_to: u64,
+    /// Whether this process has not yet read a log of this generation up to its end. Once it has,
+    /// [`cut_off_history`](Locked::cut_off_history) is due.
+    is_new: bool,
     /// The offset where the log begins, according to the header.
     start: u64,
     /// When `read_to` reaches this offset, `trim` checks whether the log is worth shortening.
@@ -65,10 +69,23 @@ pub(super) struct QueueFile {
     durable: bool,
     buffer: Vec<u8>,
     line: String,
+    /// The largest number of bytes of the log that were read under the short lock at once.
+    #[cfg(test)]
+    most_in_turn: usize,
 }
 
 /// Identifies the state of a queue's log: two different states have different values.
 pub(super) type LogState = (Inode, u64, u64);
+
+/// Where a read of the log has ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// At a zero byte: there the log ends.
+    Zero,
+    OfFile,
+    /// The log goes on.
+    NotReached,
+}
 
 /// A queue's file while this process has its short lock: no other process changes the file until this is dropped.
 pub(super) struct Locked<'a> {
@@ -141,6 +158,7 @@ impl QueueFile {
             log: Log::default(),
             name_line,
             read_to: 0,
+            is_new: false,
             start: 0,
             long_at: 0,
             block,
@@ -148,26 +166,43 @@ impl QueueFile {
             durable,
             buffer: vec![0; PAGE],
             line: String::new(),
+            #[cfg(test)]
+            most_in_turn: 0,
         }))
     }
 
     /// Takes the short lock and reads what other processes have written. `None`: another process keeps the lock for longer than
     /// usual.
     pub(super) fn lock(&mut self) -> Result<Option<Locked<'_>>> {
+        if !self.take()? {
+            return Ok(None);
+        }
+        // Made before the file is read: even if reading fails, the drop of `locked` unlocks the file.
+        let mut locked = Locked { queue: self };
+        Ok(locked.catch_up()?.then_some(locked))
+    }
+
+    /// Takes the short lock. Returns false if another process keeps it for longer than usual.
+    fn take(&self) -> Result<bool> {
         for _ in 0..SPINS {
             match fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {
-                    // Made before the file is read: even if reading fails, the drop of `locked` unlocks the file.
-                    let mut locked = Locked { queue: self };
-                    locked.read()?;
-                    return Ok(Some(locked));
+                    #[cfg(test)]
+                    turn::note(true);
+                    return Ok(true);
                 }
                 Err(Errno::WOULDBLOCK) => std::thread::yield_now(),
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(storage("lock", &self.path, errno)),
             }
         }
-        Ok(None)
+        Ok(false)
+    }
+
+    fn let_go(&self) {
+        #[cfg(test)]
+        turn::note(false);
+        let _ = fs::flock(&self.file, FlockOperation::Unlock);
     }
 }
 
@@ -175,7 +210,7 @@ impl Drop for Locked<'_> {
     fn drop(&mut self) {
         // Unlocks explicitly. Closing the file would not be enough: a child process that was forked while the file was locked has a
         // copy of the descriptor.
-        let _ = fs::flock(&self.queue.file, FlockOperation::Unlock);
+        self.queue.let_go();
         // In a panic, a change may have been made in memory whose line is not in the file. So the next call reads the file again.
         if std::thread::panicking() {
             self.forget();
@@ -283,13 +318,14 @@ impl Locked<'_> {
             .map_err(|errno| storage("sync", &self.queue.path, errno))
     }
 
-    /// Reads what other processes have written since this process read the file last.
-    fn read(&mut self) -> Result<()> {
+    /// Reads what other processes have written since this process read the file last. Returns false if that are more than `most`
+    /// bytes: then nothing of it was applied.
+    fn read(&mut self, most: usize) -> Result<bool> {
         let mut buffer = std::mem::take(&mut self.queue.buffer);
         // After a panic in the middle of a read the buffer is empty, and nothing can be read into an empty buffer. Then the file
         // would be taken for an empty one, and a new header would be written.
         buffer.resize(PAGE, 0);
-        let outcome = self.read_into(&mut buffer);
+        let outcome = self.read_into(&mut buffer, most);
         buffer.truncate(PAGE);
         buffer.shrink_to(KEPT);
         self.queue.buffer = buffer;
@@ -299,15 +335,14 @@ impl Locked<'_> {
         outcome
     }
 
-    fn read_into(&mut self, buffer: &mut Vec<u8>) -> Result<()> {
+    fn read_into(&mut self, buffer: &mut Vec<u8>, most: usize) -> Result<bool> {
         let length = self.pread(buffer, 0)?;
         let Some(header) = buffer.get(..HEADER).filter(|_| length >= HEADER) else {
-            return self.initialise();
+            return self.initialise().map(|()| true);
         };
-        let mut is_new = false;
         if header != self.queue.header.as_bytes() {
             if header.iter().all(|byte| *byte == 0) {
-                return self.initialise();
+                return self.initialise().map(|()| true);
             }
             let text = std::str::from_utf8(header).map_err(|_| self.damaged(0))?;
             let parsed = Header::parse(text).filter(|header| header.start >= self.log_start());
@@ -318,7 +353,7 @@ impl Locked<'_> {
             }
             // If the log now begins after the offset up to which this process has read it, the lines in between cannot be read any
             // more. Then this process reads the whole log again.
-            is_new = is_first
+            let is_new = is_first
                 || parsed.generation != self.queue.generation
                 || parsed.start > self.queue.read_to;
             if !is_first && parsed.generation < self.queue.generation {
@@ -329,27 +364,49 @@ impl Locked<'_> {
                 self.queue.log = Log::after(parsed.last);
                 self.queue.read_to = parsed.start;
                 self.queue.room_to = 0;
+                self.queue.is_new = true;
             }
             self.begin_at(parsed.start);
             self.queue.generation = parsed.generation;
             self.queue.header = text.to_owned();
         }
         if (length as u64) < self.queue.read_to.min(PAGE as u64) {
-            return self.restart(length as u64);
+            return self.restart(length as u64).map(|()| true);
         }
         // In most cases all new lines are in the buffer already, and no further read is needed. The log ends where zeros begin.
         let from = usize::try_from(self.queue.read_to).unwrap_or(usize::MAX);
         let new = buffer.get(from..length).unwrap_or_default();
-        match new.iter().position(|byte| *byte == 0) {
-            Some(end) => self.replay(new.get(..end).unwrap_or_default()),
-            None if length < buffer.len() && from <= length => self.replay(new),
-            None => self.read_rest(buffer),
+        let is_read = match new.iter().position(|byte| *byte == 0) {
+            Some(end) => self.replay(new.get(..end).unwrap_or_default()).map(|()| true),
+            None if length < buffer.len() && from <= length => self.replay(new).map(|()| true),
+            None => self.read_rest(buffer, most),
         }?;
-        if is_new { self.cut_off_history() } else { Ok(()) }
+        if is_read && self.queue.is_new {
+            self.cut_off_history()?;
+            self.queue.is_new = false;
+        }
+        Ok(is_read)
     }
 
-    /// Reads the log from `read_to` up to its end, by way of the buffer, and applies what it reads.
-    fn read_rest(&mut self, buffer: &mut Vec<u8>) -> Result<()> {
+    /// Reads the log from `read_to` up to its end, by way of the buffer, and applies what it reads. Returns false if that are more
+    /// than `most` bytes: then nothing was applied.
+    fn read_rest(&mut self, buffer: &mut Vec<u8>, most: usize) -> Result<bool> {
+        let (filled, end) = self.fill(buffer, most)?;
+        if filled == 0 && end == End::OfFile {
+            let length = self.length()?;
+            if length < self.queue.read_to {
+                return self.restart(length).map(|()| true);
+            }
+        }
+        if end == End::NotReached {
+            return Ok(false);
+        }
+        self.replay(buffer.get(..filled).unwrap_or_default()).map(|()| true)
+    }
+
+    /// Reads the log from `read_to` on into the buffer, until there are more than `most` bytes or the log ends. Returns how many
+    /// bytes of the log there are.
+    fn fill(&self, buffer: &mut Vec<u8>, most: usize) -> Result<(usize, End)> {
         let mut filled = 0;
         loop {
             // In most cases little is left to read, and the buffer is large enough as it is.
@@ -358,22 +415,23 @@ impl Locked<'_> {
             }
             let chunk = buffer.get_mut(filled..).unwrap_or_default();
             let read = self.pread(chunk, self.queue.read_to + filled as u64)?;
-            if filled + read == 0 {
-                let length = self.length()?;
-                if length < self.queue.read_to {
-                    return self.restart(length);
-                }
-            }
             let text = chunk.get(..read).unwrap_or_default();
-            let end = text.iter().position(|byte| *byte == 0);
-            filled += end.unwrap_or(read);
-            if read == 0 || end.is_some() {
-                return self.replay(buffer.get(..filled).unwrap_or_default());
+            let zero = text.iter().position(|byte| *byte == 0);
+            filled += zero.unwrap_or(read);
+            match zero {
+                Some(_) => return Ok((filled, End::Zero)),
+                None if read == 0 => return Ok((filled, End::OfFile)),
+                None if filled > most => return Ok((filled, End::NotReached)),
+                None => {}
             }
         }
     }
 
     fn replay(&mut self, text: &[u8]) -> Result<()> {
+        #[cfg(test)]
+        {
+            self.queue.most_in_turn = self.queue.most_in_turn.max(text.len());
+        }
         let replayed = self.queue.log.replay(text);
         let good =
             replayed.map_err(|damaged| self.damaged(self.queue.read_to + damaged.at as u64))?;
@@ -423,7 +481,7 @@ impl Locked<'_> {
         self.queue.read_to = start;
         self.queue.room_to = 0;
         let mut rest = Vec::new();
-        self.read_rest(&mut rest)?;
+        self.read_rest(&mut rest, usize::MAX)?;
         self.wake_all();
         Ok(())
     }
@@ -534,4 +592,22 @@ pub(super) fn stored_name(directory: &Directory, file_name: &str) -> Result<Opti
     let read = rustix::io::pread(&file, &mut text[..], HEADER as u64);
     text.truncate(read.map_err(|errno| storage("read", &path, errno))?);
     Ok(header::parse_name_line(&text))
+}
+
+/// Whether a thread of a test has a queue's short lock.
+#[cfg(test)]
+pub(super) mod turn {
+    use std::cell::Cell;
+
+    thread_local! {
+        static HAS_TURN: Cell<bool> = const { Cell::new(false) };
+    }
+
+    pub(super) fn note(has_turn: bool) {
+        HAS_TURN.set(has_turn);
+    }
+
+    pub(in crate::backend::file) fn is_now() -> bool {
+        HAS_TURN.get()
+    }
 }

@@ -200,23 +200,38 @@ impl Store {
     }
 
     pub(super) fn read(&self, key: &QueueKey) -> Option<Result<Listing>> {
-        self.with_queue(key, |queue| {
-            self.remove_dead(queue)?;
-            let log = queue.log();
-            Ok(Listing {
-                revision: revision(queue, &[]),
-                entries: log.live().iter().map(|(seq, record)| listed(*seq, record)).collect(),
-                value: log.value().map(|Written { version, data, .. }| Value {
-                    version: *version,
-                    data: Data::clone(data),
-                    writer: None,
-                }),
-                clock: self
-                    .clock
-                    .map(|clock| Clock { epoch: clock.epoch(), now: clock.at(BootInstant::now()) }),
-                source: None,
+        // Most often all sessions live. So they are probed after the short lock was let go, which others need: a session that lives
+        // then has lived before, too.
+        let read = self.with_queue(key, |queue| Ok(self.listing(queue)))?;
+        let probed = read.and_then(|listing| {
+            let entries = listing.entries.iter().map(|entry| (entry.seq, entry.id.as_str()));
+            let dead = self.dead_among(entries)?;
+            Ok(dead.is_empty().then_some(listing))
+        });
+        probed.transpose().or_else(|| {
+            self.with_queue(key, |queue| {
+                self.remove_dead(queue)?;
+                Ok(self.listing(queue))
             })
         })
+    }
+
+    /// The queue, whose sessions all live.
+    fn listing(&self, queue: &Locked<'_>) -> Listing {
+        let log = queue.log();
+        Listing {
+            revision: revision(queue, &[]),
+            entries: log.live().iter().map(|(seq, record)| listed(*seq, record)).collect(),
+            value: log.value().map(|Written { version, data, .. }| Value {
+                version: *version,
+                data: Data::clone(data),
+                writer: None,
+            }),
+            clock: self
+                .clock
+                .map(|clock| Clock { epoch: clock.epoch(), now: clock.at(BootInstant::now()) }),
+            source: None,
+        }
     }
 
     /// The revision that [`read`](Self::read) would return now.
@@ -403,19 +418,24 @@ impl Store {
         Ok(())
     }
 
-    /// The numbers of the entries whose sessions are dead, in order. Checks each session only once.
+    /// The numbers of the entries whose sessions are dead, in order.
     pub(super) fn dead(&self, queue: &Locked<'_>) -> Result<Vec<u64>> {
+        self.dead_among(queue.log().live().iter().map(|(seq, record)| (*seq, &*record.id)))
+    }
+
+    /// Those of these entries, each with its number and its id, whose sessions are dead. Checks each session only once.
+    fn dead_among<'a>(&self, entries: impl Iterator<Item = (u64, &'a str)>) -> Result<Vec<u64>> {
         let mut sessions = HashMap::new();
         let mut dead = Vec::new();
-        for (seq, record) in queue.log().live() {
-            let session = session_of(&record.id);
+        for (seq, id) in entries {
+            let session = session_of(id);
             let is_alive = match sessions.get(session) {
                 Some(known) => *known,
-                None => self.is_alive(&record.id)?,
+                None => self.is_alive(id)?,
             };
             sessions.insert(session, is_alive);
             if !is_alive {
-                dead.push(*seq);
+                dead.push(seq);
             }
         }
         Ok(dead)

@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
@@ -195,6 +196,23 @@ fn if_empty_counts_the_living() {
     assert_ne!(done(|| store.revision(&queue)), before.revision, "a session died");
     assert!(set(&store, &write).is_some());
     assert_eq!(read(&store, &queue).entries, []);
+}
+
+/// Probing many sessions takes long, and others need the short lock meanwhile.
+#[test]
+fn who_looks_probes_sessions_without_the_lock() {
+    let directory = TempDir::new().expect("the temporary directory is writable");
+    let (ours, others) = (store(directory.path()), store(directory.path()));
+    let (queue, sessions) = (key("a"), [(); 3].map(|()| open(&others)));
+    for session in sessions {
+        enter(&others, &new_entry(session, &queue));
+    }
+    assert_eq!(read(&ours, &queue).entries.len(), 3);
+    let probes = |count: &AtomicUsize| count.load(Ordering::Relaxed);
+    assert_eq!(probes(&ours.sessions.probes), 3);
+    assert_eq!(probes(&ours.sessions.probes_in_turn), 0);
+    others.sessions.close(sessions[1]).expect("it is ours");
+    assert_eq!(read(&ours, &queue).entries.len(), 2, "a dead session is listed");
 }
 
 #[test]
