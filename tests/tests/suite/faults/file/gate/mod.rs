@@ -3,6 +3,7 @@
 mod damage;
 mod disk;
 mod namespaces;
+mod stopped;
 
 use std::time::Duration;
 
