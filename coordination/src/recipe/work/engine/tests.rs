@@ -566,3 +566,28 @@ async fn wk6_who_comes_later_is_told_in_time() -> Result<()> {
     assert!(claim.is_some() && begun.elapsed() < Duration::from_secs(901), "{:?}", begun.elapsed());
     Ok(())
 }
+
+/// WK6: where this host has written last, an item is due by the clock of this host, and who waits is told then, and not half a percent
+/// later.
+#[cfg(coordination_internals)]
+#[tokio::test(start_paused = true)]
+async fn wk6_who_waits_on_the_host_that_wrote_last_is_told_in_time() -> Result<()> {
+    use crate::simulation::{Clocks, Run, Traits, World};
+    let _run = Run::begin(1);
+    let traits =
+        Traits { is_remote: true, has_clock: false, watches: true, renews_on_restart: false };
+    let world = World::new(1, traits);
+    let (posts, waits) = (world.client(Clocks::default()), world.client(Clocks::default()));
+    let there = posts.connect(crate::Config::default()).await?.queue("jobs")?;
+    let here = waits.connect(crate::Config::default()).await?.queue("jobs")?;
+    let delay = Duration::from_secs(900);
+    let item = NewItem::new("a").delay(delay);
+    let posting = posts.spawn(async move { there.post(&[item]).await });
+    posting.await.expect("no panic")?;
+    let begun = Instant::now();
+    let waiting = waits.spawn(async move { here.claim_wait(ClaimOptions::default(), None).await });
+    let claim = waiting.await.expect("no panic")?;
+    let passed = begun.elapsed();
+    assert!(claim.is_some() && passed < delay + Duration::from_millis(100), "{passed:?}");
+    Ok(())
+}
