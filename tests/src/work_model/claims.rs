@@ -192,7 +192,7 @@ impl Run<'_> {
         self.jobs().undo_claim(id).await;
         match self.model.claims.contains_key(&id) {
             true if self.model.is_live(id) => drop(self.model.end(id, 1)),
-            true => {}
+            true => self.model.count_less(id),
             false => {
                 self.model.note_as_over(id);
                 self.claims.push(id);

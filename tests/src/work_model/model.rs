@@ -44,6 +44,8 @@ pub(super) struct Claim {
     pub(super) holder: Option<u64>,
     /// That session has ended, and nobody has claimed since.
     pub(super) is_orphan: bool,
+    /// What it was made of, unless it was ended.
+    pub(super) items: Vec<ItemId>,
 }
 
 impl Model {
@@ -130,8 +132,8 @@ impl Model {
             item.expires = item.expires.max(expires + grace);
         }
         if !taken.is_empty() {
-            let (token, is_orphan) = (0, false);
-            let claim = Claim { ttl, grace, touched, expires, token, holder, is_orphan };
+            let (token, is_orphan, items) = (0, false, taken.clone());
+            let claim = Claim { ttl, grace, touched, expires, token, holder, is_orphan, items };
             self.claims.insert(id, claim);
         }
         taken
@@ -159,16 +161,31 @@ impl Model {
         }
         let now = self.now;
         if let Some(claim) = self.claims.get_mut(&id) {
+            // One that has ended by its time alone, and has no holder, is left as it is.
+            if now < claim.expires || claim.holder.is_some() {
+                claim.items.clear();
+            }
             claim.expires = claim.expires.min(now);
             (claim.holder, claim.is_orphan) = (None, false);
         }
         members.len()
     }
 
+    /// Takes one off the number of times that the items of a claim were claimed, whose time is over.
+    pub(super) fn count_less(&mut self, id: ClaimId) {
+        let items = self.claims.get_mut(&id).map(|claim| std::mem::take(&mut claim.items));
+        for item in items.unwrap_or_default() {
+            if let Some(item) = self.items.get_mut(&item) {
+                item.claims -= 1;
+            }
+        }
+    }
+
     /// A claim of this id is over; nobody had any.
     pub(super) fn note_as_over(&mut self, id: ClaimId) {
-        let (touched, expires, is_orphan) = (self.now, self.now, false);
-        let over = Claim { ttl: 0, grace: 0, touched, expires, token: 0, holder: None, is_orphan };
+        let (touched, expires, is_orphan, items) = (self.now, self.now, false, Vec::new());
+        let (ttl, grace, token, holder) = (0, 0, 0, None);
+        let over = Claim { ttl, grace, touched, expires, token, holder, is_orphan, items };
         self.claims.insert(id, over);
     }
 

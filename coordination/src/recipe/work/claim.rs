@@ -242,7 +242,11 @@ fn give_back(draft: &mut Draft<'_>, id: ClaimId, less: u32) -> Step<Outcome<usiz
     let now = draft.now;
     let Some(claim) = draft.claims(id)?.get(&id).cloned() else { return Ok(Outcome::Done(0)) };
     if !claim.is_live(now) {
-        if claim.holder.is_some() {
+        let has_counted = less > 0 && !claim.ranks.is_empty();
+        if has_counted {
+            count_less(draft, &claim.ranks, less)?;
+        }
+        if has_counted || claim.holder.is_some() {
             end(draft, id, claim)?;
         }
         return Ok(Outcome::Done(0));
@@ -261,6 +265,21 @@ fn give_back(draft: &mut Draft<'_>, id: ClaimId, less: u32) -> Step<Outcome<usiz
     }
     end(draft, id, claim)?;
     Ok(Outcome::Done(freed))
+}
+
+/// Takes `less` off the number of times that these items were claimed, whoever has them by now. This is done once, as a claim that
+/// has [ended](end) has none.
+fn count_less(draft: &mut Draft<'_>, ranks: &[u64], less: u32) -> Step<()> {
+    want_pages(draft, ranks)?;
+    for rank in ranks {
+        let page = page_of(*rank);
+        if draft.page(page)?.contains_key(rank)
+            && let Some(item) = draft.page_mut(page)?.get_mut(rank)
+        {
+            item.claims = item.claims.saturating_sub(less);
+        }
+    }
+    Ok(())
 }
 
 /// The claim has no items any more; its name is remembered.

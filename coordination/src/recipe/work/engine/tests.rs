@@ -387,6 +387,33 @@ async fn all_who_wait_are_told_of_an_outage_together() -> Result<()> {
     Ok(())
 }
 
+/// WK4: a claim that its caller never got does not count for dead letters, though its time was over before it could be taken back, as in
+/// an outage, and also where somebody has claimed the item since.
+#[tokio::test(start_paused = true)]
+async fn wk4_a_claim_that_nobody_got_does_not_count_though_its_time_is_over() -> Result<()> {
+    let (here, there) = two("undone-late").await?;
+    for is_claimed_since in [false, true] {
+        let item = here.post(&[NewItem::new("a")]).await?[0];
+        let id = ClaimId::random();
+        let short = ClaimOptions::default().ttl(Duration::from_secs(1));
+        assert!(here.claim_as(id, short).await?.is_some());
+        sleep(Duration::from_secs(2)).await;
+        let mut next = None;
+        if is_claimed_since {
+            next = there.claim(ClaimOptions::default()).await?;
+            assert!(next.is_some());
+        }
+        // Twice, as after a lost answer.
+        here.undo_claim(id).await;
+        here.undo_claim(id).await;
+        let counted = here.item(item).await?.expect("it is there").claims();
+        assert_eq!(counted, u32::from(is_claimed_since));
+        drop(next);
+        assert!(here.force_delete(item).await?);
+    }
+    Ok(())
+}
+
 /// WK6: one host works, another one only posts, all the time. The store has no clock, so each write tells how much time has passed
 /// since the one before: time is not to stand still because those who post had not seen that one.
 #[cfg(coordination_internals)]
