@@ -19,6 +19,8 @@ use crate::time::BootInstant;
 
 /// Clocks of two machines may differ in rate by one part in this many (A1).
 const DRIFT: u64 = 200;
+/// For how long other hosts count as those who write after one of them was seen to.
+pub(super) const STRANGERS: Duration = Duration::from_secs(20);
 /// How many clocks are remembered by which the last write is known.
 const WITNESSES: usize = 8;
 /// Once in so many times the first of them is forgotten, whose host may be gone for good.
@@ -130,7 +132,20 @@ impl Stamp {
     /// The stamp of a write that is made at this moment.
     pub(super) fn at(moment: Moment, by: u64) -> Self {
         let of_writer = moment.witness.map(|(epoch, _)| epoch);
-        Self { now: moment.now, by, witnesses: moment.witness.into_iter().collect(), of_writer }
+        let witnesses = moment.witness.into_iter().collect();
+        Self { now: moment.now, by, witnesses, of_writer, turned: None }
+    }
+
+    /// [`at`](Self::at) for a write that follows the one of this stamp.
+    ///
+    /// Where hosts write in turn, this is noted: a process that reads seldom may see only the writes of its own host.
+    pub(super) fn next(&self, moment: Moment, by: u64) -> Self {
+        let next = Self::at(moment, by);
+        // Before the first write nobody had written.
+        let has_turned = self.by != 0 && self.of_writer != next.of_writer;
+        let is_recent = |then: &Micros| next.now.saturating_sub(*then) < micros(STRANGERS);
+        let turned = if has_turned { Some(next.now) } else { self.turned.filter(is_recent) };
+        Self { turned, ..next }
     }
 }
 
@@ -211,6 +226,18 @@ mod tests {
         let read = |epoch| Clock::default().read(&stamp, of_store(epoch, 1_000), at(1));
         assert!(read(1).is_exact);
         assert_eq!((read(2).now, read(2).is_witnessed, read(2).is_exact), (100, true, false));
+    }
+
+    #[test]
+    fn that_hosts_write_in_turn_is_noted_for_a_while() {
+        let mut stamp = Stamp::default();
+        let writes = [(1, 1), (1, 2), (2, 3), (2, 4), (1, 5), (1, 24), (1, 25)];
+        let turned = writes.map(|(epoch, second)| {
+            let moment = Clock::default().read(&Stamp::default(), of_store(epoch, 500), at(0));
+            stamp = stamp.next(Moment { now: second * 1_000_000, ..moment }, 7);
+            stamp.turned.map(|turned| turned / 1_000_000)
+        });
+        assert_eq!(turned, [None, None, Some(3), Some(3), Some(5), Some(5), None]);
     }
 
     #[test]

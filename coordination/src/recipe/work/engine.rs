@@ -10,12 +10,13 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::clear::{sweep, tidy};
-use super::clock::{Clock, Moment, later};
+use super::clock::{Clock, Moment, STRANGERS, later};
 use super::draft::{Draft, Known, Outcome, Step, Stop};
-use super::layout::{Head, Stamp};
+use super::layout::Head;
 use super::outage::Outage;
 use super::precedence::{First, Line, Manner, Precedence, ahead};
 use super::refused::Refused;
+use super::types::duration;
 use crate::backend::{Beside, Listing, MOST_BESIDE, Source, Write};
 use crate::env::Process;
 use crate::error::{Effect, Error, ErrorKind, Result};
@@ -32,8 +33,6 @@ const REMEMBERED: usize = 16;
 /// How many records are kept from one step to the next, and how many bytes.
 const KEPT: usize = 512;
 const KEPT_BYTES: usize = 4 * 1024 * 1024;
-/// For how long other hosts count as those who write after one of them was seen to.
-const STRANGERS: Duration = Duration::from_secs(20);
 
 /// What all handles of a queue in this process share.
 pub(super) struct Engine {
@@ -68,7 +67,8 @@ pub(super) struct Engine {
     lacks_clock: AtomicBool,
     lacks_witness: AtomicBool,
     follower: Mutex<Option<(AbortHandle, Process)>>,
-    /// When a write was last seen of which this host's clock does not tell when it was made.
+    /// When a write was last seen of which this host's clock does not tell when it was made, or when such a write was last made or
+    /// followed, as far as the head tells.
     stranger: Mutex<Option<Instant>>,
 }
 
@@ -430,10 +430,14 @@ impl Engine {
         let head = head.unwrap_or_else(Head::of_new_queue);
         let of_store = listing.clock.map(|clock| later(clock, passed));
         let moment = self.clock.read(&head.clock, of_store, at);
-        if value.is_some() && !moment.is_witnessed {
+        if value.is_some() {
+            // A write of another host that one of this host has followed by now.
+            let turned = head.clock.turned.map(|turned| moment.now.saturating_sub(turned));
+            let turned = turned.and_then(|ago| Instant::now().checked_sub(duration(ago)));
+            let seen = if moment.is_witnessed { turned } else { Some(Instant::now()) };
             let mut stranger =
                 self.stranger.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            *stranger = Some(Instant::now());
+            *stranger = (*stranger).max(seen);
         }
         Ok(Look {
             head,
@@ -521,7 +525,7 @@ impl Engine {
         }
         let last = head.done.back().copied();
         if is_dated {
-            head.clock = Stamp::at(look.moment, write.id);
+            head.clock = head.clock.next(look.moment, write.id);
         }
         remember(&mut head.done, write.id);
         write.data = Some(to_data(operation, &head, longest)?);

@@ -153,6 +153,9 @@ pub(super) struct Stamp {
     /// Which of these clocks showed that then, as it is the writer's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) of_writer: Option<u64>,
+    /// When a write last followed one that was made by another clock; `None`: not for a while.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) turned: Option<Micros>,
 }
 
 /// The numbers of letters on their way to one queue.

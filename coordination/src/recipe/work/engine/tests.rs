@@ -491,6 +491,56 @@ async fn wk6_only_what_other_hosts_write_is_read_each_time() -> Result<()> {
     Ok(())
 }
 
+/// WK6: when another host begins to write, half a second of the queue's time is lost once, and not again with each process of this
+/// host that writes after that host and had not read that yet.
+#[cfg(coordination_internals)]
+#[tokio::test(start_paused = true)]
+async fn wk6_all_processes_of_a_host_learn_that_another_one_writes() -> Result<()> {
+    use crate::simulation::{Clocks, Run, Traits, World};
+    let _run = Run::begin(1);
+    let traits =
+        Traits { is_remote: true, has_clock: false, watches: true, renews_on_restart: false };
+    let world = World::new(1, traits);
+    let mut all = Vec::new();
+    // The last one is on the other host.
+    for boot in std::iter::repeat_n(0, 20).chain([77_000_000_000]) {
+        let client = world.client(Clocks { boot, ..Clocks::default() });
+        let queue = client.connect(crate::Config::default()).await?.queue("jobs")?;
+        all.push((client, queue));
+    }
+    let post = async |who: usize, delay: u64| -> Result<()> {
+        let (client, queue) = (&all[who].0, all[who].1.clone());
+        let item = NewItem::new("a").delay(Duration::from_secs(delay));
+        let posting = client.spawn(async move { queue.post(&[item]).await.map(drop) });
+        posting.await.expect("no panic")
+    };
+    post(0, 60).await?;
+    let begun = Instant::now();
+    for here in 1..20 {
+        post(here, 0).await?;
+    }
+    sleep(Duration::from_secs(2)).await;
+    for here in 1..20 {
+        // All processes read the first one at once, and nothing for half a second after that: then the last one is there.
+        post(0, 0).await?;
+        sleep(Duration::from_millis(50)).await;
+        post(20, 0).await?;
+        sleep(Duration::from_millis(400)).await;
+        post(here, 0).await?;
+        sleep(Duration::from_millis(750)).await;
+    }
+    let (client, queue) = (&all[0].0, all[0].1.clone());
+    let waiting = client.spawn(async move {
+        while queue.stats().await?.delayed > 0 {
+            sleep(Duration::from_millis(100)).await;
+        }
+        crate::Result::<_>::Ok(begun.elapsed())
+    });
+    let passed = waiting.await.expect("no panic")?;
+    assert!((60..63).contains(&passed.as_secs()), "{passed:?}");
+    Ok(())
+}
+
 /// WK6: what sets no time costs none, though whoever does it has seen the queue only now.
 #[cfg(coordination_internals)]
 #[tokio::test(start_paused = true)]
