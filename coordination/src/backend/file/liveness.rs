@@ -11,6 +11,8 @@ use rustix::io::Errno;
 
 use super::directory::{Directory, Glimpse, inode};
 use super::error::storage;
+#[cfg(test)]
+use super::queue::turn;
 #[cfg(linux_kernel)]
 use super::sockets::Sockets;
 use super::system::{self, Inode};
@@ -187,10 +189,8 @@ impl OpenSessions {
         #[cfg(test)]
         self.probes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         #[cfg(test)]
-        self.probes_in_turn.fetch_add(
-            usize::from(super::queue::turn::is_now()),
-            std::sync::atomic::Ordering::Relaxed,
-        );
+        self.probes_in_turn
+            .fetch_add(usize::from(turn::is_now()), std::sync::atomic::Ordering::Relaxed);
         let Some(file) = self.sessions.file_to_probe(name)? else { return Ok(false) };
         if is_taken(&self.sessions, &file)? {
             return Ok(true);
