@@ -17,7 +17,7 @@ use super::types::{
 };
 use super::{ItemId, WorkQueue, clear, items};
 use crate::env;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Effect, Error, ErrorKind, Result};
 
 /// To how many other queues letters may be on their way when the queue of dead letters changes: the head has the names of all.
 const MOST_OUTBOXES: usize = 8;
@@ -103,7 +103,7 @@ impl WorkQueue {
     /// * [`ErrorKind::Input`]: there is no item or too many, a body is larger than 256 KiB, all together are larger than
     ///   352 KiB as they are stored (in base64, and 160 bytes for each), or a ttl or a delay is not in the limits.
     /// * [`ErrorKind::Unavailable`] and the other kinds of a store that refuses or does not answer. With
-    ///   [`Effect::Unknown`](crate::Effect::Unknown) they may have been posted.
+    ///   [`Effect::Unknown`] they may have been posted.
     ///
     /// # Cancel safety
     ///
@@ -207,11 +207,11 @@ impl WorkQueue {
     /// # Errors
     ///
     /// * [`ErrorKind::Input`]: `limit` is not in the limits.
-    /// * [`ErrorKind::Corrupt`]: somebody has changed an item at the store, so that it cannot be read. The message has its name, and
-    ///   no item is removed. That one is put aside: it is not ready for five minutes, so that the next call takes those behind it, and
-    ///   counts as claimed once more, so that it becomes a [dead letter](Self::set_dead_letters) in the end where there are any.
-    ///   [`force_delete`](Self::force_delete) removes it.
-    /// * Those of a store that refuses or does not answer; with [`Effect::Unknown`](crate::Effect::Unknown) items may be gone.
+    /// * [`ErrorKind::Corrupt`] with [`Effect::Applied`]: somebody has changed an item at the store, so that it cannot be read. The
+    ///   message has its name, and no item is removed. That one is put aside: it is not ready for five minutes, so that the next call
+    ///   takes those behind it, and counts as claimed once more, so that it becomes a [dead letter](Self::set_dead_letters) in the end
+    ///   where there are any. [`force_delete`](Self::force_delete) removes it.
+    /// * Those of a store that refuses or does not answer; with [`Effect::Unknown`] items may be gone.
     ///
     /// # Cancel safety
     ///
@@ -242,7 +242,8 @@ impl WorkQueue {
             let popped = queue.engine.run_here("pop", step).await?;
             queue.engine.follow();
             queue.deliver_briefly(DELIVERY).await;
-            let popped = popped?;
+            // Nothing was removed, but what cannot be read was put aside.
+            let popped = popped.map_err(|error| error.with_effect(Effect::Applied))?;
             if popped.is_empty() {
                 // As for a claim: whoever comes next on this host may not know what time it is.
                 queue.engine.attest("pop").await?;

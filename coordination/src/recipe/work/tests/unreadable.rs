@@ -18,14 +18,15 @@ async fn spoil(jobs: &WorkQueue, items: &[ItemId]) -> Result<()> {
     jobs.engine.run_here("test", step).await
 }
 
-/// What cannot be read is not removed, nor is anything with it; and it does not hold up what is behind it.
+/// What cannot be read is not removed, nor is anything with it; and it does not hold up what is behind it. That it is put aside is an
+/// effect (X1).
 #[tokio::test]
 async fn wk2_an_item_that_cannot_be_read_is_not_popped() -> Result<()> {
     let jobs = Coordinator::connect("memory://work-unreadable").await?.queue("jobs")?;
     let items = jobs.post(&[NewItem::new("a"), NewItem::new("b"), NewItem::new("c")]).await?;
     spoil(&jobs, &items[..1]).await?;
     let error = jobs.pop(2).await.expect_err("one of them cannot be read");
-    assert_eq!((error.kind(), error.effect()), (ErrorKind::Corrupt, Effect::None));
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Corrupt, Effect::Applied));
     assert!(error.to_string().contains(&items[0].to_string()), "{error}");
     let stats = jobs.stats().await?;
     assert_eq!((stats.ready, stats.delayed), (2, 1));
