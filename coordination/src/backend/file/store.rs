@@ -220,7 +220,7 @@ impl Store {
     fn listing(&self, queue: &Locked<'_>) -> Listing {
         let log = queue.log();
         Listing {
-            revision: revision(queue, &[]),
+            revision: revision(queue.moment(), log.live().iter().map(|(seq, _)| *seq)),
             entries: log.live().iter().map(|(seq, record)| listed(*seq, record)).collect(),
             value: log.value().map(|Written { version, data, .. }| Value {
                 version: *version,
@@ -236,22 +236,29 @@ impl Store {
 
     /// The revision that [`read`](Self::read) would return now.
     pub(super) fn revision(&self, key: &QueueKey) -> Option<Result<u64>> {
-        // Unlike `read`, does not remove the entries of dead sessions: each removal is a write to the file, and would wake those
-        // who wait for a change of the file.
-        self.with_queue(key, |queue| Ok(revision(queue, &self.dead(queue)?)))
+        Some(self.look_at(key)?.map(|seen| seen.revision))
     }
 
     /// The revision that [`read`](Self::read) would return now, and what it depends on.
     pub(super) fn look_at(&self, key: &QueueKey) -> Option<Result<Seen>> {
-        self.with_queue(key, |queue| {
-            let dead = self.dead(queue)?;
-            let alive =
-                queue.log().live().iter().filter(|(seq, _)| dead.binary_search(seq).is_err());
-            let by_session = alive.map(|(_, record)| (session_of(&record.id), &record.id));
-            let alive: BTreeMap<_, _> = by_session.collect();
-            let alive = alive.into_values().map(Arc::clone).collect();
-            Ok(Seen { revision: revision(queue, &dead), state: queue.moment(), alive })
-        })
+        let looked = self.with_queue(key, |queue| {
+            let live = queue.log().live().iter();
+            let entries = live.map(|(seq, record)| (*seq, Arc::clone(&record.id)));
+            Ok((queue.moment(), entries.collect::<Vec<_>>()))
+        })?;
+        // Unlike `read`, does not remove the entries of dead sessions: each removal is a write to the file, and would wake those
+        // who wait for a change of the file. As in `read`, sessions are probed after the short lock was let go: everybody who waits for
+        // a change of the queue gets here at each change.
+        let seen = looked.and_then(|(state, mut entries)| {
+            let dead = self.dead_among(entries.iter().map(|(seq, id)| (*seq, &**id)))?;
+            entries.retain(|(seq, _)| dead.binary_search(seq).is_err());
+            let revision = revision(state, entries.iter().map(|(seq, _)| *seq));
+            let by_session = entries.iter().map(|(_, id)| (session_of(id), id));
+            let by_session: BTreeMap<_, _> = by_session.collect();
+            let alive = by_session.into_values().map(Arc::clone).collect();
+            Ok(Seen { revision, state, alive })
+        });
+        Some(seen)
     }
 
     pub(super) fn write(&self, queue: &mut Locked<'_>, write: &Write) -> Result<Option<u64>> {
@@ -524,11 +531,10 @@ fn next(queue: &Locked<'_>, now_us: u64) -> u64 {
 /// A hash of the state of the queue. Two states that differ have different hashes.
 ///
 /// The death of a session writes nothing to the log. So the hash also covers the numbers of those entries whose sessions live.
-fn revision(queue: &Locked<'_>, dead: &[u64]) -> u64 {
+fn revision(state: LogState, alive: impl Iterator<Item = u64>) -> u64 {
     let mut hasher = DefaultHasher::new();
-    queue.moment().hash(&mut hasher);
-    let numbers = queue.log().live().iter().map(|(seq, _)| seq);
-    numbers.filter(|seq| dead.binary_search(seq).is_err()).for_each(|seq| seq.hash(&mut hasher));
+    state.hash(&mut hasher);
+    alive.for_each(|seq| seq.hash(&mut hasher));
     hasher.finish()
 }
 

@@ -210,6 +210,9 @@ fn who_looks_probes_sessions_without_the_lock() {
     assert_eq!(read(&ours, &queue).entries.len(), 3);
     let probes = |count: &AtomicUsize| count.load(Ordering::Relaxed);
     assert_eq!(probes(&ours.sessions.probes), 3);
+    // Whoever waits for a change looks so.
+    done(|| ours.revision(&queue));
+    assert_eq!(probes(&ours.sessions.probes), 6);
     assert_eq!(probes(&ours.sessions.probes_in_turn), 0);
     others.sessions.close(sessions[1]).expect("it is ours");
     assert_eq!(read(&ours, &queue).entries.len(), 2, "a dead session is listed");
