@@ -167,9 +167,10 @@ impl Entries for Redis {
         // lives, and that no lease that the server may have forgotten can still run. But this client's URL may ask for a longer
         // quarantine than the script has checked. So `is_out` says whether the server has forgotten nothing for as long as the URL
         // asks. If the message came on an earlier connection, or (in a cluster) was published by a server with another record, another
-        // server may be in use, which is asked.
+        // server may be in use, which is asked. So it is if the message lacks the entry's id: anybody may have published it.
         let is_out = self.quarantine.is_none_or(|length| self.connections.reaches(length));
         let told = self.hub.take_turn(&queue, seq);
+        let told = told.filter(|turn| turn.entry.as_deref() == Some(entry.entry_ref.id.as_str()));
         let told = told.filter(|turn| turn.record == self.connections.record());
         if let Some(source) = told.and_then(|turn| self.connections.source(turn.epoch))
             && is_out

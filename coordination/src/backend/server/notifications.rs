@@ -48,6 +48,9 @@ pub(crate) struct Passed {
     /// The name of the record of the server that has published this, where servers have records (Redis). In a cluster, a connection
     /// to one server also gets what another one publishes, such as a master that was replaced and does not know it yet.
     pub(crate) record: Option<String>,
+    /// The id of our entry that was blocked, where the server says so (Redis, if its turn has come). There, who may publish may have no
+    /// other right, and does not know the id.
+    pub(crate) entry: Option<String>,
 }
 
 /// A message on a queue's channel. `Some`: the number of an entry, with true if the entry is gone, and with false if the entry has
@@ -77,6 +80,8 @@ pub(crate) struct Turn {
     pub(crate) epoch: u64,
     /// As in [`Passed`].
     pub(crate) record: Option<String>,
+    /// As in [`Passed`].
+    pub(crate) entry: Option<String>,
 }
 
 /// What is known of a wait.
@@ -192,7 +197,8 @@ impl Subscriptions {
 
     fn passed(&self, epoch: u64, passed: Passed) {
         if passed.is_turn {
-            let turn = Turn { at: Instant::now(), epoch, record: passed.record };
+            let (record, entry) = (passed.record, passed.entry);
+            let turn = Turn { at: Instant::now(), epoch, record, entry };
             self.turns.note((passed.wait.queue.clone(), passed.waiter), turn);
         }
         // A caller may begin to wait only after this message has come, and then has to find that its wait is over. So the message
@@ -290,14 +296,15 @@ impl Waited {
 
 impl Passed {
     /// Parses five words: the queue; the number of the entry that no longer blocks ours; the mode of our entry; the number of our
-    /// entry; and `free` if nothing else blocks our entry, otherwise `blocked`. A sixth one is the name of the server's record.
+    /// entry; and `free` if nothing else blocks our entry, otherwise `blocked`. A sixth one is the name of the server's record, and a
+    /// seventh one the id of our entry.
     pub(crate) fn read(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         let mut word = || words.next();
         let (queue, gone, mode, waiter, turn) = (word()?, word()?, word()?, word()?, word()?);
         let wait = Wait { queue: queue.to_owned(), seq: gone.parse().ok()?, mode: mode_of(mode)? };
-        let record = word().map(str::to_owned);
-        Some(Self { wait, waiter: waiter.parse().ok()?, is_turn: turn == "free", record })
+        let (record, entry) = (word().map(str::to_owned), word().map(str::to_owned));
+        Some(Self { wait, waiter: waiter.parse().ok()?, is_turn: turn == "free", record, entry })
     }
 }
 
@@ -384,15 +391,17 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_names_the_record_of_the_server_that_has_told_of_it() {
+    fn a_turn_names_the_record_of_the_server_that_has_told_of_it_and_the_entry() {
         let hub = Subscriptions::new("{a}:", "own");
-        for (text, record) in [
-            ("lock/a 7 exclusive 9 free", None),
-            ("lock/a 7 exclusive 9 free f00:5", Some("f00:5".to_owned())),
+        for (text, record, entry) in [
+            ("lock/a 7 exclusive 9 free", None, None),
+            ("lock/a 7 exclusive 9 free f00:5", Some("f00:5"), None),
+            ("lock/a 7 exclusive 9 free f00:5 e-1", Some("f00:5"), Some("e-1")),
         ] {
             hub.told(3, "{a}:client:own", text);
             let turn = hub.take_turn("lock/a", 9).expect("it was told just now");
-            assert_eq!((turn.epoch, turn.record), (3, record));
+            assert_eq!((turn.epoch, turn.record.as_deref()), (3, record));
+            assert_eq!(turn.entry.as_deref(), entry);
             assert_eq!(hub.take_turn("lock/a", 9), None, "once only");
         }
     }

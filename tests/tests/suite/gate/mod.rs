@@ -22,6 +22,8 @@ mod performance;
 mod postgres_only;
 mod postgres_operators;
 #[cfg(feature = "redis")]
+mod publishing_redis;
+#[cfg(feature = "redis")]
 mod quarantine_redis;
 mod requests;
 mod settings;

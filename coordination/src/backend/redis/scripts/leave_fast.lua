@@ -34,7 +34,7 @@ do
       redis.call('HDEL', base .. 'session:' .. string.sub(id, 1, 16), 'entry:' .. queue .. '/' .. id)
       if clock[1] then redis.call('PUBLISH', base .. 'queue:' .. queue, 'gone ' .. seq) end
       if channel then
-        local words = { queue, seq, 'exclusive', waiter, 'free', ARGV[1] }
+        local words = { queue, seq, 'exclusive', waiter, 'free', ARGV[1], first[3] }
         redis.call('PUBLISH', base .. 'client:' .. channel, table.concat(words, ' '))
       end
       return { 'ok' }

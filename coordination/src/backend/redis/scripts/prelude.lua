@@ -237,7 +237,8 @@ end
 
 -- Publishes to the owner of the entry `waiter` that the entry with the number `gone` no longer blocks it, and whether anything
 -- else does (`free` or `blocked`). In a cluster this reaches the owner through other servers, too, and also after this server was
--- replaced without knowing it. So the record's name is in it.
+-- replaced without knowing it. So the record's name is in it. Whoever may use the channel can publish there, too, and read what is
+-- published, but cannot know the waiter's id before its turn: by that id, its owner knows that a script has said `free`.
 local function tell(queue, gone, waiter, seq, mode)
   local session = session_of(waiter)
   local found = ask_session(session, 'HMGET', 'channel', 'expires')
@@ -249,6 +250,7 @@ local function tell(queue, gone, waiter, seq, mode)
   local is_turn = is_out and not before(queue, mode, tonumber(seq))
   local turn = is_turn and 'free' or 'blocked'
   local words = { queue, digits(gone), mode, seq, turn, ARGV[1] }
+  if is_turn then words[7] = waiter end
   redis.call('PUBLISH', base .. 'client:' .. found[1], table.concat(words, ' '))
 end
 
