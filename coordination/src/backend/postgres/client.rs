@@ -37,7 +37,8 @@ pub(super) struct Postgres {
     pub(super) schema: Schema,
     pub(super) hub: Arc<Subscriptions>,
     /// The name of this client's own channel. Whoever knows it can tell this client that the turn of one of its entries has come, and
-    /// is believed. So only those may find it out who may read our tables.
+    /// is believed. So only those may find it out who may read our tables, or see the
+    /// statements of others.
     pub(super) channel: String,
     /// The `application_name` of this client's connections. Every role sees it in `pg_stat_activity`, so it is not the channel's name.
     pub(super) name: String,
