@@ -20,17 +20,17 @@ pub(super) fn failure(operation: &'static str, error: &RedisError) -> Failure {
 
 /// Whether this error shows that the connection is of no more use, so that another one has to be made, perhaps to another server.
 fn is_broken(error: &RedisError) -> bool {
-    if is_demoted(error.code().unwrap_or_default(), error.detail().unwrap_or_default()) {
+    // What stopped a script counts, too: before Redis 7, a master that was demoted refuses the first write within a script, and not
+    // the script.
+    let (code, text) = said_by_server(error);
+    if code == "READONLY" || is_demoted(&code, &text) {
         return true;
     }
     match error.kind() {
         RedisKind::Io | RedisKind::Parse | RedisKind::AuthenticationFailed => true,
         RedisKind::Server(kind) => matches!(
             kind,
-            ServerErrorKind::Moved
-                | ServerErrorKind::ReadOnly
-                | ServerErrorKind::MasterDown
-                | ServerErrorKind::ClusterDown
+            ServerErrorKind::Moved | ServerErrorKind::MasterDown | ServerErrorKind::ClusterDown
         ),
         _ => error.code() == Some("NOAUTH"),
     }
@@ -164,6 +164,23 @@ mod tests {
             let told = failure("enter", &error);
             let (kind, effect) = (told.error.kind(), told.error.effect());
             assert_eq!((kind, effect), (ErrorKind::Unavailable, Effect::Unknown), "{said}");
+            assert!(told.is_broken, "{said}");
+        }
+    }
+
+    /// A server that was demoted refuses writes. Before Redis 7 that is told as the error of a script.
+    #[test]
+    fn a_server_that_takes_no_writes_is_left() {
+        for said in [
+            "-READONLY You can't write against a read only replica. script: 5b1f, on @user_script:9.\r\n",
+            "-ERR Error running script (call to f_5b1f): @user_script:9: @user_script: 9: -READONLY You can't write \
+             against a read only replica.  \r\n",
+        ] {
+            let answer = redis::parse_redis_value(said.as_bytes()).expect("it is an answer");
+            let error = answer.extract_error().expect_err("it is a refusal");
+            let told = failure("renew", &error);
+            let (kind, effect) = (told.error.kind(), told.error.effect());
+            assert_eq!((kind, effect), (ErrorKind::Unavailable, Effect::None), "{said}");
             assert!(told.is_broken, "{said}");
         }
     }
