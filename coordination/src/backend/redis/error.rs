@@ -79,16 +79,26 @@ fn from_redis(operation: &'static str, error: &RedisError) -> Error {
 }
 
 /// The code (such as `NOPERM`) and the text of a server's error. Before Redis 7, an error inside a script is reported as an error
-/// `ERR` whose text ends with the inner error; then code and text of the inner error are returned.
+/// `ERR` whose text ends with the inner error. If that begins with `-`, the server has refused a command before it was carried out:
+/// then code and text of the inner error are returned. Otherwise a command has failed: then only the code is the inner one, and the
+/// text still tells of the script.
 fn said_by_server(error: &RedisError) -> (String, String) {
     let code = error.code().unwrap_or("ERR");
     let text = error.detail().unwrap_or_default();
-    if code == "ERR"
-        && text.contains("@user_script")
+    let is_of_script = code == "ERR" && text.contains("@user_script");
+    if is_of_script
         && let Some((_, inner)) = text.rsplit_once(": -")
         && let Some((inner_code, rest)) = inner.split_once(' ')
     {
         return (inner_code.to_owned(), rest.to_owned());
+    }
+    if is_of_script
+        && let Some((_, inner)) = text.rsplit_once(": ")
+        && let Some((inner_code, _)) = inner.split_once(' ')
+        && !inner_code.is_empty()
+        && inner_code.bytes().all(|byte| byte.is_ascii_uppercase())
+    {
+        return (inner_code.to_owned(), text.to_owned());
     }
     (code.to_owned(), text.to_owned())
 }
@@ -182,6 +192,23 @@ mod tests {
             let (kind, effect) = (told.error.kind(), told.error.effect());
             assert_eq!((kind, effect), (ErrorKind::Unavailable, Effect::None), "{said}");
             assert!(told.is_broken, "{said}");
+        }
+    }
+
+    /// Before Redis 7, the error of a command within a script has neither its code in front nor a `-` before it.
+    #[test]
+    fn a_key_of_another_type_is_known_within_a_script() {
+        for said in [
+            "-WRONGTYPE Operation against a key holding the wrong kind of value script: 5b1f, on @user_script:9.\r\n",
+            "-ERR Error running script (call to f_5b1f): @user_script:9: WRONGTYPE Operation against a key holding \
+             the wrong kind of value \r\n",
+        ] {
+            let answer = redis::parse_redis_value(said.as_bytes()).expect("it is an answer");
+            let error = answer.extract_error().expect_err("it is a failure");
+            let told = failure("enter", &error);
+            let (kind, effect) = (told.error.kind(), told.error.effect());
+            assert_eq!((kind, effect), (ErrorKind::Corrupt, Effect::Unknown), "{said}");
+            assert!(!told.is_broken, "{said}");
         }
     }
 
