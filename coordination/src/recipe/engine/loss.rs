@@ -116,3 +116,46 @@ pub(in crate::recipe) fn loss_reason(
         false => lease.loss_reason(),
     })
 }
+
+#[cfg(all(test, coordination_internals, feature = "memory"))]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::Config;
+    use crate::simulation::{Clocks, Run, Traits, World};
+
+    const TTL: Duration = Duration::from_secs(1);
+
+    /// The deadline has passed while the process stood still, and the guards are given up before any task of the session goes on.
+    #[tokio::test(start_paused = true)]
+    async fn t2_what_was_lost_before_it_was_given_up_is_told_as_lost() {
+        let _run = Run::begin(1);
+        // No notification tells of the loss, so that nobody but the session's task and the clock can know of it.
+        let traits =
+            Traits { is_remote: true, has_clock: true, watches: false, renews_on_restart: false };
+        let client = World::new(1, traits).client(Clocks::default());
+        let config = Config { ttl: Some(TTL), ..Config::default() };
+        let coordinator = client.connect(config).await.expect("the store is there");
+        let acquire = async |name: &str| {
+            let lock = coordinator.lock(name).expect("a good name");
+            lock.acquire(None).await.expect("free")
+        };
+        let (dropped, released) = (acquire("a").await, acquire("b").await);
+        let watches = [dropped.loss_watch(), released.loss_watch()];
+        client.pause();
+        tokio::time::sleep(2 * TTL).await;
+        assert!(!dropped.is_held());
+        drop(dropped);
+        let refused = released.release().await.expect_err("it was lost before");
+        assert_eq!(refused.loss_reason(), Some(LossReason::DeadlinePassed));
+        for watch in watches {
+            assert_eq!(watch.lost().await, Some(LossReason::DeadlinePassed));
+        }
+        client.resume();
+        let held = acquire("a").await;
+        let watch = held.loss_watch();
+        drop(held);
+        assert_eq!(watch.lost().await, None, "it was held");
+    }
+}

@@ -175,9 +175,16 @@ impl OwnEntry {
     pub(crate) fn let_go(&self) {
         // This is checked first: a forked child holds nothing, and what follows may wait for a mutex that a thread of the parent
         // has locked.
-        if self.session.is_own_process() && self.hold.begin_release() {
+        if !self.session.is_own_process() || self.hold.is_released() {
+            return;
+        }
+        // Noted before the release: the session's task may not know yet that the deadline has passed, and who follows the grant would
+        // be told that it was released while it was held.
+        let lost = self.loss_reason();
+        lost.into_iter().for_each(|reason| self.hold.lose(reason));
+        if self.hold.begin_release() {
             self.lease.deregister(&self.entry.entry_ref.id);
-            let told = self.told(self.loss_reason());
+            let told = self.told(lost);
             self.session.leave_in_background(&self.lease, self.entry.entry_ref.clone(), self.seq);
             drop(told);
         }
