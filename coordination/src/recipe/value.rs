@@ -596,17 +596,18 @@ struct Told {
     last: Option<Option<u64>>,
     /// The highest version so far, since the store was last restored.
     highest: u64,
-    /// Whether the newest view has a lower version than `highest`. Either this view is late, or the store was restored from older
-    /// data, and numbers its values anew. Only a read, which is never late, shows which.
+    /// Whether the newest view has a lower version than `highest`, or a version that is gone. Either this view is late, or the store was
+    /// restored from older data, and numbers its values anew. Only a read, which is never late, shows which.
     is_behind: bool,
     /// Whether the caller was told that the value that the store has cannot be read.
     has_told_corrupt: bool,
 }
 
 impl Told {
-    /// Whether `version`, which was read just now, is to be returned. If the version is lower than one before, the store was restored.
+    /// Whether `version`, which was read just now, is to be returned. If the version is lower than one before, or was gone before, the
+    /// store was restored.
     fn is_news_now(&mut self, version: Option<u64>) -> bool {
-        if version.is_some_and(|version| version < self.highest) {
+        if self.is_past(version) {
             self.highest = 0;
         }
         self.is_news(version)
@@ -614,7 +615,7 @@ impl Told {
 
     /// Whether `version`, which a view has, is to be returned. If so, it is remembered as the last.
     fn is_news(&mut self, version: Option<u64>) -> bool {
-        self.is_behind = version.is_some_and(|version| version < self.highest);
+        self.is_behind = self.is_past(version);
         let is_news = match version {
             Some(version) => version > self.highest,
             None => self.last != Some(None),
@@ -625,6 +626,12 @@ impl Told {
             self.highest = version.unwrap_or(self.highest);
         }
         is_news
+    }
+
+    /// Whether a higher version was returned than this one, or that this one is gone.
+    fn is_past(&self, version: Option<u64>) -> bool {
+        let is_gone = self.last == Some(None);
+        version.is_some_and(|version| version < self.highest || is_gone && version == self.highest)
     }
 }
 

@@ -20,6 +20,20 @@ fn a_watch_tells_the_lower_versions_of_a_restored_store() {
     assert!(!told.is_news(Some(3)) && told.is_news(Some(4)) && !told.is_behind);
 }
 
+/// Somebody deletes the value by mistake, and an operator restores the store, in which it has the version that was told last.
+#[test]
+fn va3_a_watch_tells_the_value_that_a_restored_store_has_again() {
+    let mut told = Told::default();
+    assert!(told.is_news(Some(7)) && told.is_news(None) && !told.is_behind);
+    // A late view: the value is gone.
+    assert!(!told.is_news(Some(7)) && told.is_behind);
+    assert!(!told.is_news_now(None) && !told.is_behind);
+    assert!(!told.is_news(Some(7)) && told.is_behind);
+    assert!(told.is_news_now(Some(7)) && !told.is_behind, "it was restored");
+    assert!(!told.is_news(Some(7)) && !told.is_behind, "it is told once");
+    assert!(told.is_news(Some(8)) && told.is_news(None));
+}
+
 /// The answer to a read after the store was restored is garbled once. No view need come after that, so the value is read again.
 #[cfg(all(coordination_internals, feature = "memory"))]
 #[tokio::test(start_paused = true)]
