@@ -202,7 +202,7 @@ async fn semaphore(coordinator: &Coordinator) -> TestCaseResult {
 
 async fn limiter(coordinator: &Coordinator) -> TestCaseResult {
     let limiter = coordinator.limiter(NAME).expect("a name").patience(Patience::Never);
-    let patient = limiter.clone().patience(Patience::Timeout(Duration::ZERO));
+    let patient = limiter.clone().patience(Patience::Timeout(Duration::from_millis(1)));
     let mut limiters = [limiter.clone().slots(COUNT).standby(1), patient.latest_wins()];
     for limiter in &mut limiters {
         told(limiter.inspect().await)?;

@@ -79,7 +79,7 @@ pub struct Limiter {
 pub enum Patience {
     /// Not at all: the contender is refused if all slots are taken.
     Never,
-    /// At most this long in total.
+    /// At most this long in total. Zero is a try: the contender does not stand by, and replaces nobody.
     Timeout(Duration),
     /// Until it gets a slot.
     Forever,
@@ -435,7 +435,9 @@ impl Limiter {
     ) -> Result<Admission> {
         self.check()?;
         let start = Instant::now();
-        let is_patient = self.patience != Patience::Never || keep_waiting.is_some();
+        let never_waits =
+            matches!(self.patience, Patience::Never | Patience::Timeout(Duration::ZERO));
+        let is_patient = !never_waits || keep_waiting.is_some();
         let (gate, mut told) = Gate::new(self.limits, is_patient);
         // There is room for two updates, because the contender may be put on standby before it gets a slot.
         let claim = Claim::wants(1);
@@ -695,6 +697,26 @@ impl WorkSlot {
 #[cfg(all(test, feature = "memory"))]
 mod tests {
     use super::*;
+
+    /// If it took the place on standby for a moment, whoever has that place would give way to somebody who does not wait.
+    #[tokio::test(start_paused = true)]
+    async fn lm2_who_does_not_wait_replaces_nobody() -> Result<()> {
+        let coordinator = Coordinator::connect("memory://no-patience").await?;
+        let latest = coordinator.limiter("nightly")?.latest_wins();
+        let Admission::Working(slot) = latest.enter().await? else { panic!("nobody is there") };
+        let hasty = latest.clone().patience(Patience::retries(0, Duration::from_secs(1)));
+        let passes = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            assert!(latest.inspect().await?.iter().any(|occupant| occupant.standby));
+            let refused = hasty.enter().await?;
+            assert!(matches!(refused, Admission::Refused(Refusal::AllBusy)), "{refused:?}");
+            slot.release().await
+        };
+        let (entered, passed) = tokio::join!(latest.enter(), passes);
+        passed?;
+        assert!(matches!(entered?, Admission::Working(_)));
+        coordinator.stop().await
+    }
 
     #[tokio::test(start_paused = true)]
     async fn who_is_never_asked_waits() -> Result<()> {
