@@ -3,8 +3,8 @@
 //! On `file://`, what a process holds is free as soon as that dies, and rdlm's clients have leases of minutes and never
 //! renew. So beside such a lock stands a value that says how long its holder was promised to have it. Whoever is granted the
 //! lock next, by another instance, and finds a promise of another grant, keeps the lock and waits until as much time
-//! has passed as was promised, counted from when it first saw that promise, by its own clock. That needs no common clock, and
-//! is never too short: the last renewal was before that.
+//! has passed as was promised, counted from when it first saw that promise, by its own clock, and [half a percent](sat_out_for)
+//! more. That needs no common clock, and is never too short: the last renewal was before that.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -136,8 +136,8 @@ pub(crate) async fn sit_out(
             sights.forget(name);
             return Ok(SatOut::Free(None));
         };
-        let lease = Duration::from_millis(found.value.lease_ms);
-        let left = sights.first(name, found.version).saturating_add(lease).remaining();
+        let over = sat_out_for(Duration::from_millis(found.value.lease_ms));
+        let left = sights.first(name, found.version).saturating_add(over).remaining();
         if left.is_zero() {
             return Ok(SatOut::Free(Some(found.version)));
         }
@@ -163,6 +163,12 @@ pub(crate) async fn sit_out(
             () = tokio::time::sleep(left.min(patience)) => {}
         }
     }
+}
+
+/// For how long a promise of this lease is sat out. On another host the clock of the instance that promised it may be slower than ours
+/// by 0.5 % (A1), and clients of the APIs of others rely on the whole lease.
+fn sat_out_for(lease: Duration) -> Duration {
+    lease.saturating_add(lease / 200)
 }
 
 /// Deletes the promise of the grant of this fence, if it is still there.
@@ -372,6 +378,24 @@ mod tests {
         *promise.written.lock().await = Written::InDoubt(None);
         promise.delete().await.expect("memory answers");
         assert!(value.read().await.expect("memory answers").is_none());
+    }
+
+    /// H5: by a clock that is slower than ours by as much as A1 allows, too.
+    #[tokio::test]
+    async fn h5_a_promise_is_kept_by_a_slow_clock() {
+        let coordinator =
+            Coordinator::connect("memory://promise-5").await.expect("memory is there");
+        let value = of(&coordinator, "x").expect("a name");
+        let (lease, sights) = (Duration::from_secs(2), Sights::default());
+        let promise = Promise::new(value.clone(), 7, "tag.seven");
+        assert!(promise.write(None, lease).await.expect("memory answers"), "nobody else writes");
+        let begun = BootInstant::now();
+        let free = sit_out(&value, "x", &sights, 60 * lease).await.expect("memory answers");
+        let took = BootInstant::now().saturating_duration_since(begun);
+        assert!(matches!(free, SatOut::Free(Some(_))), "it was sat out");
+        assert!(took >= Duration::from_millis(2_010), "{took:?}");
+        assert_eq!(sat_out_for(Duration::from_secs(300)), Duration::from_millis(301_500));
+        assert_eq!(sat_out_for(Duration::ZERO), Duration::ZERO, "one for no time");
     }
 
     async fn write(value: &SharedValue<Promised>, fence: u64, handle: &str) -> Promise {
