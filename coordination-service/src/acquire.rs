@@ -29,6 +29,13 @@ pub(crate) mod undelivered;
 /// How long the library waits at a place that others may go on with: longer than anybody comes back to it.
 const FOR_GOOD: Duration = Duration::from_secs(366 * 86_400);
 
+/// How much later than its client's time a wait may be answered: the library's own ends by then, and says more.
+const LATE: Duration = Duration::from_millis(100);
+
+/// How long one try may take, with the reading and the writing of promises, and how much longer for each further name: these are acquired
+/// one after the other, perhaps from a store that is far away.
+const ONE_TRY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_millis(500));
+
 /// The longest lease there is.
 pub(crate) const LONGEST: Duration = Duration::from_secs(86_400);
 
@@ -73,30 +80,43 @@ pub(crate) async fn acquire_after(
     let wait_in_all = wanted.wait;
     wanted.wait = wait_in_all.saturating_sub(waited);
     let place = ticket.as_ref().map_or_else(Place::new, Ticket::place);
-    let (wait, keep) = (wanted.wait, wanted.keep);
+    let (wait, keep, one_try) = (wanted.wait, wanted.keep, one_try(&wanted));
     let waiter = match &mut ticket {
         Some(ticket) => ticket.waiter(),
         None => place.wait_at(keep),
     };
     let failed = || Problem::new(Code::Internal, "the place is over before the wait has begun");
     let mut waiter = waiter.ok_or_else(failed)?;
-    waiter.wants(wait_in_all);
     let let_in = let_in(service, &wanted);
     // Whoever has repeated the request meanwhile waits at this place for nothing.
     let until_over = let_in.inspect_err(|problem| place.end(Err(problem.clone())))?;
     if wait.is_zero() {
         place.begin_to_try();
     }
-    // Else the library ends the wait, and so it does one try.
+    // Else the library ends the wait, and so it does one try: but not what is done about promises after that.
     let is_kept = ticket.is_some() && (!wait.is_zero() || !keep.is_zero());
-    let within = (is_kept && !wait.is_zero()).then_some(wait);
-    tokio::spawn(work(Arc::clone(service), wanted, (place, is_kept), until_over, ticket));
-    let answer = waiter.answer(within);
-    let answer = if wait.is_zero() { answer.await } else { waited::waiting(answer).await };
+    let work = work(Arc::clone(service), wanted, (Arc::clone(&place), is_kept), until_over, ticket);
+    tokio::spawn(work);
+    if is_kept {
+        waiter.wants(wait_in_all);
+    }
+    let answer = match (wait.is_zero(), is_kept) {
+        (true, _) => waiter.answer(one_try).await,
+        (false, true) => waited::waiting(waiter.answer(wait)).await,
+        (false, false) => waited::waiting(waiter.answer(wait + LATE)).await,
+    };
     answer.unwrap_or_else(|| {
         let problem = not_yet(service, waiter.is_blocked(), begun, keep);
-        Err(behind(problem, waiter.ahead()))
+        let ahead = if is_kept { waiter.ahead() } else { place.ahead(wait) };
+        Err(behind(problem, ahead))
     })
+}
+
+/// How long whoever does not wait may have to wait for its answer.
+fn one_try(wanted: &Wanted) -> Duration {
+    let (one, more) = ONE_TRY;
+    let further = u32::try_from(wanted.part_count().saturating_sub(1)).unwrap_or(u32::MAX);
+    one.saturating_add(more.saturating_mul(further))
 }
 
 /// An error, unless it may begin to wait.
@@ -124,8 +144,8 @@ pub(crate) async fn go_on(
     waiter.wants(wanted.wait);
     // What is tried for the one before is the one try of this one, too: that it is busy is known after that.
     let is_tried = wanted.wait.is_zero() && waiter.is_trying();
-    let answer = waited::waiting(waiter.answer((!is_tried).then_some(left))).await;
-    match answer {
+    let within = if is_tried { one_try(wanted) } else { left };
+    match waited::waiting(waiter.answer(within)).await {
         None => {
             let problem = not_yet(service, waiter.is_blocked(), begun, wanted.keep);
             Some(Err(behind(problem, waiter.ahead())))
@@ -178,13 +198,12 @@ async fn work(
     let (begun, asked_at) = (Instant::now(), SystemTime::now());
     let _in_any_case = EndsWithIt(Arc::clone(&place));
     let mut phases = service.phase.subscribe();
-    let kept = is_kept.then_some(&*place);
     let waited = tokio::select! {
         biased;
         // Nobody waits there any more: it is left by dropping the wait.
         () = place.given_up() => return,
         _ = phases.wait_for(|phase| *phase != Phase::Serving) => Err(Problem::draining()),
-        waited = wait(&service, &wanted, kept, begun) => waited,
+        waited = wait(&service, &wanted, (&place, is_kept), begun) => waited,
     };
     // From here on nothing is dropped half-way: a promise may be written.
     let outcome = match waited {
@@ -222,26 +241,26 @@ async fn work(
     }
 }
 
-/// Waits for as long as is wanted; at a place with which others may go on, until it is given up.
+/// Waits for as long as is wanted; at a place with which others may go on, as it is kept, until it is given up.
 async fn wait(
     service: &Shared,
     wanted: &Wanted,
-    kept: Option<&Place<Undelivered>>,
+    (place, is_kept): (&Place<Undelivered>, bool),
     begun: Instant,
 ) -> Result<Waited, Problem> {
     let mut wanted = wanted.clone();
-    if kept.is_some() && !wanted.wait.is_zero() {
+    if is_kept && !wanted.wait.is_zero() {
         wanted.wait = FOR_GOOD;
     }
     loop {
-        let is_put_off = wanted.wait.is_zero() && wanted.what.is_waited_for();
-        match (wait_once(service, &wanted, kept, begun).await, kept) {
+        let is_put_off = is_kept && wanted.wait.is_zero() && wanted.what.is_waited_for();
+        match wait_once(service, &wanted, (place, is_kept), begun).await {
             // That was the try whose client is answered at once, and whose place is kept.
-            (Err(problem), Some(place)) if is_put_off && problem.code == Code::Busy => {
+            Err(problem) if is_put_off && problem.code == Code::Busy => {
                 place.put_off(|keep| place_kept(problem, keep));
                 wanted.wait = FOR_GOOD;
             }
-            (waited, _) => return waited,
+            waited => return waited,
         }
     }
 }
@@ -265,51 +284,35 @@ struct Promising {
 async fn wait_once(
     service: &Shared,
     wanted: &Wanted,
-    kept: Option<&Place<Undelivered>>,
+    (place, is_kept): (&Place<Undelivered>, bool),
     begun: Instant,
 ) -> Result<Waited, Problem> {
     let coordinator = service.coordinator()?;
-    let asked = wanted::granted(&coordinator, wanted);
-    let asked = match kept {
-        Some(place) => place.asking(asked).await,
-        None => {
-            // The library ends this wait, and has looked before, if there was time for it.
-            let queue = coordination::Place::new();
-            let asked = queue.of(asked).await;
-            let ahead = queue.ahead().filter(|_| wanted.wait >= place::SHORTEST_TOLD);
-            asked.map_err(|problem| behind(problem, ahead))
-        }
-    };
-    let guard = asked.map_err(|problem| ungranted(problem, begun))?;
+    let asked = place.asking(wanted::granted(&coordinator, wanted)).await;
+    let guard = asked.map_err(|problem| {
+        // The library has ended this wait, and has looked before, if there was time for it.
+        let ahead = if is_kept { None } else { place.ahead(wanted.wait) };
+        ungranted(behind(problem, ahead), begun)
+    })?;
     let mut places = Vec::new();
     for (name, fence) in wanted.locks().into_iter().zip(guard.fences()) {
         if service.promises(name) {
-            let (value, over) = sat_out(service, &guard, wanted, name, begun).await?;
+            let left = wanted.wait.saturating_sub(begun.elapsed());
+            let value = promise::of(&coordinator, name)?;
+            let sat_out =
+                promise::sit_out(&value, name, &service.sights, left, place.is_promised());
+            let over = match guard.protect(sat_out).await.map_err(|_| lost())?? {
+                SatOut::Free(over) => over,
+                // It is not ours to grant yet; the guard is given up.
+                SatOut::Promised => {
+                    let why = "it was promised to somebody else for longer";
+                    return Err(ungranted(Problem::new(Code::Busy, why), begun));
+                }
+            };
             places.push(Promising { value, over, fence });
         }
     }
     Ok(Waited { guard, places })
-}
-
-/// Waits until no promise of another grant of this lock is in the way; where it is, and which version of one is over.
-async fn sat_out(
-    service: &Shared,
-    guard: &Guard,
-    wanted: &Wanted,
-    name: &str,
-    begun: Instant,
-) -> Result<(SharedValue<Promised>, Option<Version>), Problem> {
-    let value = promise::of(&service.coordinator()?, name)?;
-    let left = wanted.wait.saturating_sub(begun.elapsed());
-    let sat_out = guard.protect(promise::sit_out(&value, name, &service.sights, left));
-    match sat_out.await.map_err(|_| lost())?? {
-        SatOut::Free(over) => Ok((value, over)),
-        // It is not ours to grant yet; the guard is given up.
-        SatOut::Promised => Err(ungranted(
-            Problem::new(Code::Busy, "it was promised to somebody else for longer"),
-            begun,
-        )),
-    }
 }
 
 /// The lock was ours, and is not any more: somebody else may have been granted it.

@@ -7,6 +7,7 @@
 //! more. That needs no common clock, and is never too short: the last renewal was before that.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -121,7 +122,7 @@ pub(crate) enum SatOut {
 }
 
 /// Waits until no promise of another grant is in the way, but for no longer than `patience`. That does not bound the reading:
-/// without an answer of the store nobody knows whether there is a promise.
+/// without an answer of the store nobody knows whether there is a promise. `is_in_the_way` says whether one is known to be.
 ///
 /// The caller holds the lock. Dropping the future has no effect: it only reads.
 pub(crate) async fn sit_out(
@@ -129,9 +130,11 @@ pub(crate) async fn sit_out(
     name: &str,
     sights: &Sights,
     patience: Duration,
+    is_in_the_way: &AtomicBool,
 ) -> Result<SatOut> {
     let until = BootInstant::now().saturating_add(patience);
     loop {
+        is_in_the_way.store(false, Ordering::SeqCst);
         let Some(found) = value.read().await? else {
             sights.forget(name);
             return Ok(SatOut::Free(None));
@@ -141,6 +144,7 @@ pub(crate) async fn sit_out(
         if left.is_zero() {
             return Ok(SatOut::Free(Some(found.version)));
         }
+        is_in_the_way.store(true, Ordering::SeqCst);
         let patience = until.remaining();
         if patience.is_zero() {
             return Ok(SatOut::Promised);
@@ -160,7 +164,10 @@ pub(crate) async fn sit_out(
         tokio::select! {
             biased;
             changed = changed => changed?,
-            () = tokio::time::sleep(left.min(patience)) => {}
+            // Another look would take as long as the store does.
+            () = tokio::time::sleep(left.min(patience)) => if patience < left {
+                return Ok(SatOut::Promised);
+            },
         }
     }
 }
@@ -361,8 +368,10 @@ mod tests {
             let late = value.compare_and_set(over, &late).await.expect("memory answers");
             assert!(late.is_none(), "it was deleted");
             let sights = Sights::default();
-            let free = sit_out(&value, "x", &sights, Duration::ZERO).await.expect("memory answers");
-            let SatOut::Free(over) = free else { panic!("nobody was promised it") };
+            let free = sit_out(&value, "x", &sights, Duration::ZERO, &AtomicBool::new(true)).await;
+            let SatOut::Free(over) = free.expect("memory answers") else {
+                panic!("nobody was promised it")
+            };
             let next = Promise::new(value.clone(), 8, "tag.eight");
             assert!(next.write(over, Duration::from_secs(9)).await.expect("memory answers"));
         }
@@ -390,9 +399,10 @@ mod tests {
         let promise = Promise::new(value.clone(), 7, "tag.seven");
         assert!(promise.write(None, lease).await.expect("memory answers"), "nobody else writes");
         let begun = BootInstant::now();
-        let free = sit_out(&value, "x", &sights, 60 * lease).await.expect("memory answers");
+        let is_in_the_way = AtomicBool::default();
+        let free = sit_out(&value, "x", &sights, 60 * lease, &is_in_the_way).await;
         let took = BootInstant::now().saturating_duration_since(begun);
-        assert!(matches!(free, SatOut::Free(Some(_))), "it was sat out");
+        assert!(matches!(free, Ok(SatOut::Free(Some(_)))), "it was sat out");
         assert!(took >= Duration::from_millis(2_010), "{took:?}");
         assert_eq!(sat_out_for(Duration::from_secs(300)), Duration::from_millis(301_500));
         assert_eq!(sat_out_for(Duration::ZERO), Duration::ZERO, "one for no time");

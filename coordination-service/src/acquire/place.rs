@@ -26,8 +26,10 @@ pub(crate) struct Place<T> {
     changed: Notify,
     /// That of the library's wait,
     queue: coordination::Place,
-    /// while this is so. Else somebody else is in the way, and not the store.
+    /// while this is so.
     is_asking: AtomicBool,
+    /// Afterwards: whether a promise to somebody else is known to be in the way.
+    is_promised: AtomicBool,
 }
 
 struct State<T> {
@@ -51,7 +53,7 @@ pub(crate) struct Waiter<T> {
     place: Arc<Place<T>>,
     number: u64,
     received: oneshot::Receiver<Result<T, Problem>>,
-    /// How long it wants to wait in all, if a part of that may have passed before it came here.
+    /// How long it wants to wait in all, of which a part may have passed before it came here, if it wants to be told how many are ahead.
     wait: Duration,
     /// How many were ahead shortly before the end of its time.
     ahead: Option<usize>,
@@ -70,8 +72,13 @@ impl<T> Place<T> {
             failed: None,
             is_over: false,
         };
-        let (queue, is_asking) = (coordination::Place::new(), AtomicBool::new(false));
-        Arc::new(Self { state: Mutex::new(state), changed: Notify::new(), queue, is_asking })
+        Arc::new(Self {
+            state: Mutex::new(state),
+            changed: Notify::new(),
+            queue: coordination::Place::new(),
+            is_asking: AtomicBool::default(),
+            is_promised: AtomicBool::default(),
+        })
     }
 
     fn state(&self) -> MutexGuard<'_, State<T>> {
@@ -153,9 +160,19 @@ impl<T> Place<T> {
     pub(crate) async fn asking<F: Future>(&self, asked: F) -> F::Output {
         self.is_asking.store(true, Ordering::SeqCst);
         let answer = self.queue.of(asked).await;
-        // What is waited for after that are promises of others.
+        self.is_promised.store(false, Ordering::SeqCst);
         self.is_asking.store(false, Ordering::SeqCst);
         answer
+    }
+
+    /// Where it is noted whether a promise to somebody else is in the way.
+    pub(crate) fn is_promised(&self) -> &AtomicBool {
+        &self.is_promised
+    }
+
+    /// How many were ahead when the library has looked last, if it waited for so long that it has looked before the end.
+    pub(crate) fn ahead(&self, wait: Duration) -> Option<usize> {
+        self.queue.ahead().filter(|_| wait >= SHORTEST_TOLD)
     }
 
     /// One try begins: whoever does not want to wait waits for its outcome all the same.
@@ -234,14 +251,17 @@ impl<T> Waiter<T> {
         Self { place: Arc::clone(place), number, received, wait: Duration::ZERO, ahead: None }
     }
 
-    /// It wants to wait for so long in all, though less of that may be left: whether it is told how many are ahead goes by that.
+    /// It wants to be told how many are ahead when its time is over. It waits for so long in all, though less of that may be left.
     pub(crate) fn wants(&mut self, wait: Duration) {
         self.wait = wait;
     }
 
-    /// Whether somebody else is in the way; else the store has let nobody wait for it yet.
+    /// Whether somebody else is known to be in the way, and not the store.
     pub(crate) fn is_blocked(&self) -> bool {
-        !self.place.is_asking.load(Ordering::SeqCst) || self.place.queue.is_blocked()
+        match self.place.is_asking.load(Ordering::SeqCst) {
+            true => self.place.queue.is_blocked(),
+            false => self.place.is_promised.load(Ordering::SeqCst),
+        }
     }
 
     /// How many were ahead shortly before the end of its time, if that was long enough to look.
@@ -259,24 +279,22 @@ impl<T> Waiter<T> {
     /// # Cancel safety
     ///
     /// Dropping the future has no effect.
-    pub(crate) async fn answer(&mut self, within: Option<Duration>) -> Option<Result<T, Problem>> {
+    pub(crate) async fn answer(&mut self, within: Duration) -> Option<Result<T, Problem>> {
         let failed = |_| Err(Problem::new(Code::Internal, "the wait ended without an answer"));
-        if let Some(within) = within {
-            let (queue, wait) = (self.place.queue.clone(), self.wait.max(within));
-            let (received, ahead) = (&mut self.received, &mut self.ahead);
-            let received = async {
-                tokio::select! {
-                    biased;
-                    answer = received => answer,
-                    never = look_before_end(&queue, (within, wait), ahead) => match never {},
-                }
-            };
-            match timeout(within, received).await {
-                Ok(answer) => return Some(answer.unwrap_or_else(failed)),
-                Err(_) if self.leave() => return None,
-                // Else what is told at this moment would be told to nobody.
-                Err(_) => {}
+        let (queue, wait) = (self.place.queue.clone(), self.wait);
+        let (received, ahead) = (&mut self.received, &mut self.ahead);
+        let received = async {
+            tokio::select! {
+                biased;
+                answer = received => answer,
+                never = look_before_end(&queue, (within, wait), ahead) => match never {},
             }
+        };
+        match timeout(within, received).await {
+            Ok(answer) => return Some(answer.unwrap_or_else(failed)),
+            Err(_) if self.leave() => return None,
+            // Else what is told at this moment would be told to nobody.
+            Err(_) => {}
         }
         let received = &mut self.received;
         Some(received.await.unwrap_or_else(failed))
@@ -349,6 +367,8 @@ mod tests {
         let lock = other.lock("x").expect("a name");
         let held = lock.acquire(None).await.expect("it is free");
         place.asking(async { assert!(!waiter.is_blocked(), "the store") }).await;
+        assert!(!waiter.is_blocked(), "the store has not told of promises");
+        place.is_promised().store(true, Ordering::SeqCst);
         assert!(waiter.is_blocked(), "promises");
         let is_blocked = async {
             while !waiter.is_blocked() {
@@ -357,32 +377,32 @@ mod tests {
             drop(held);
         };
         let (granted, ()) = tokio::join!(place.asking(lock.acquire(None)), is_blocked);
-        assert!(granted.is_ok());
+        assert!(granted.is_ok() && !waiter.is_blocked(), "promises are read anew");
     }
 
     #[tokio::test]
     async fn a_place_is_kept_for_who_comes_back() {
         let place = Place::<u32>::new();
         let mut first = place.wait_at(KEPT).expect("it is new");
-        assert_eq!(code(first.answer(Some(Duration::ZERO)).await), None);
+        assert_eq!(code(first.answer(Duration::ZERO).await), None);
         drop(first);
         assert!(!is_given_up(&place).await);
         let mut second = place.wait_at(KEPT).expect("it is kept");
         let mut third = place.wait_at(Duration::ZERO).expect("it is kept");
-        assert_eq!(code(second.answer(None).await), Some(Err(Code::Superseded)));
+        assert_eq!(code(second.answer(KEPT).await), Some(Err(Code::Superseded)));
         // Who was told so leaves no place.
         drop(second);
         place.put_off(|keep| Problem::new(Code::Busy, format!("not yet, and kept for {keep:?}")));
-        assert_eq!(code(third.answer(None).await), Some(Err(Code::Busy)));
+        assert_eq!(code(third.answer(KEPT).await), Some(Err(Code::Busy)));
         let mut fourth = place.wait_at(KEPT).expect("nobody has looked whether it is over");
         place.end(Ok(7));
-        assert_eq!(code(fourth.answer(None).await), Some(Ok(7)));
+        assert_eq!(code(fourth.answer(KEPT).await), Some(Ok(7)));
         assert!(place.wait_at(KEPT).is_none(), "it has ended");
         // So does the wait of whoever fails.
         let place = Place::<u32>::new();
         let mut waiter = place.wait_at(KEPT).expect("it is new");
         drop(EndsWithIt(Arc::clone(&place)));
-        assert_eq!(code(waiter.answer(None).await), Some(Err(Code::Internal)));
+        assert_eq!(code(waiter.answer(KEPT).await), Some(Err(Code::Internal)));
         assert!(place.wait_at(KEPT).is_none());
     }
 
@@ -393,14 +413,14 @@ mod tests {
         drop(place.wait_at(KEPT).expect("it is new"));
         place.fail(Problem::new(Code::Replaced, "somebody came later"), ());
         let mut late = place.wait_at(KEPT).expect("it is kept");
-        assert_eq!(code(late.answer(Some(Duration::ZERO)).await), Some(Err(Code::Replaced)));
+        assert_eq!(code(late.answer(Duration::ZERO).await), Some(Err(Code::Replaced)));
         place.over().await;
         assert!(place.wait_at(KEPT).is_none(), "it has ended");
         // And to who waits.
         let place = Place::<u32>::new();
         let mut waiter = place.wait_at(KEPT).expect("it is new");
         place.fail(Problem::new(Code::StoreAway, "it is away"), ());
-        assert_eq!(code(waiter.answer(None).await), Some(Err(Code::StoreAway)));
+        assert_eq!(code(waiter.answer(KEPT).await), Some(Err(Code::StoreAway)));
         // If nobody comes in time it is over.
         let place = Place::<u32>::new();
         drop(place.wait_at(Duration::from_millis(20)).expect("it is new"));
@@ -419,7 +439,7 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(20)).await;
             drop(answer.send(Err(Problem::new(Code::Replaced, "somebody came later"))));
         };
-        let (late, ()) = tokio::join!(waiter.answer(Some(Duration::ZERO)), told);
+        let (late, ()) = tokio::join!(waiter.answer(Duration::ZERO), told);
         assert_eq!(code(late), Some(Err(Code::Replaced)));
     }
 

@@ -132,7 +132,11 @@ mod tests {
         assert_eq!(code(first.await), Err(Code::Superseded));
         assert_eq!(service.waits.count(), 1);
         drop(held);
-        let granted = second.answer(None).await.expect("it waits for good").expect("it is free");
+        let granted = second
+            .answer(Duration::from_secs(3_600))
+            .await
+            .expect("it waits for good")
+            .expect("it is free");
         let handle = granted.hold().expect("it is here").handle.clone();
         assert!(matches!(begin(), Asked::Granted(of) if of == handle));
     }

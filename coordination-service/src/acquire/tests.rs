@@ -444,6 +444,13 @@ impl Disk {
         paths.find(is_meant).expect("it was written")
     }
 
+    /// Nobody can read or write the file with this in its name until what is returned is dropped: the store does not answer.
+    fn lock(&self, word: &str) -> std::fs::File {
+        let file = std::fs::File::open(self.file(word)).expect("it is there");
+        file.lock().expect("nobody has it for long");
+        file
+    }
+
     /// A link to itself in its place: the store refuses to read and to write it at once. One takes the other's place in one step
     /// each way, as a promise that is not there for a moment counts as deleted.
     pub(crate) fn take(&self, word: &str) -> std::path::PathBuf {
@@ -480,6 +487,26 @@ async fn a_promise_that_could_not_be_deleted_is_deleted_when_the_store_lets_us()
     let promise = promise::of(&other, "x").expect("a name");
     assert!(is_soon_gone(&promise).await);
     assert!(acquire(&service, wanted(0), None).await.is_ok());
+}
+
+/// H10: a store that falls silent when the library has granted the lock holds nobody up for longer than a wait lasts, and what is granted
+/// after that is given up.
+#[tokio::test]
+async fn h10_a_promise_that_is_not_read_ends_a_wait_in_time() {
+    let disk = Disk::new();
+    let (service, other) = disk.instance().await;
+    left_behind(&other, Duration::ZERO).await;
+    let silent = disk.lock("promise");
+    let begun = Instant::now();
+    let told = acquire(&service, wanted(200), None).await.map(drop);
+    let took = begun.elapsed();
+    assert_eq!(told.map_err(|problem| problem.code), Err(Code::StoreAway), "nobody is in the way");
+    // The library reads for 5 s.
+    assert!(took >= Duration::from_millis(200) && took < Duration::from_secs(3), "{took:?}");
+    drop(silent);
+    assert!(is_soon_free(&other).await);
+    assert_eq!((service.holds.count("me"), service.waits.count()), ((0, 0), 0));
+    assert!(acquire(&service, wanted(10_000), None).await.is_ok());
 }
 
 /// Whether it was written is not known: the answer was an error, and it is there all the same.
