@@ -345,11 +345,12 @@ async fn grant(
     let covered_for = service.cover.longest();
     let is_covered = covered_for.is_none_or(|cover| wanted.lease <= cover);
     // The store may grant shorter leases than it was asked for, or have confirmed none for long. Where a promise can keep the whole
-    // lease, it does: rdlm's and lockable.dev's clients go by that, and not by what is left of the session.
+    // lease, it does.
     let can_promise = places.len() == wanted.locks().len();
     let is_beyond = can_promise && guard.remaining().is_some_and(|left| wanted.lease > left);
+    let is_needed = !is_covered || is_beyond || wanted.relies_on_lease;
     // What is shared is kept by none.
-    let is_promised = (!is_covered || is_beyond) && wanted.what.is_exclusive_lock();
+    let is_promised = is_needed && wanted.what.is_exclusive_lock();
     let lease = is_promised.then_some(wanted.lease);
     let promises = promised(service, places, lease, &handle).await?;
     if !guard.is_held() {

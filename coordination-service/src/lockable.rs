@@ -78,6 +78,8 @@ async fn acquire(State(service): State<Shared>, request: Request) -> Result<Resp
         wait: Duration::ZERO,
         keep: Duration::ZERO,
         lease: service.settings.lockable_lease,
+        // It is told whether it has a lock, and nothing else.
+        relies_on_lease: true,
         client: caller.client,
     };
     match acquire::acquire(&service, wanted, None).await {
@@ -177,6 +179,32 @@ mod tests {
         assert!(promise.read().await.expect("memory answers").is_some());
         assert_eq!(released(ours).await, r#"{"response":false}"#);
         assert!(is_soon_gone(&promise).await);
+    }
+
+    /// H2: a client of this API goes by the whole lease when its heartbeat is answered, though less than that may be left of our session. So
+    /// a promise keeps it, though the store would.
+    #[tokio::test]
+    async fn h2_the_whole_lease_is_promised() {
+        let (service, other) = instance(Cover::Lease(Duration::from_secs(100))).await;
+        let asked = |path: &str| {
+            let mut request = Request::new(Body::empty());
+            *request.uri_mut() = path.parse().expect("a path");
+            let who = service.auth.principal(&header::HeaderMap::new()).expect("anybody");
+            request.extensions_mut().insert(who);
+            request.extensions_mut().insert(Peer::Address(([127, 0, 0, 1], 1).into()));
+            request
+        };
+        let granted = acquire(State(Arc::clone(&service)), asked("/v1/acquire/x")).await;
+        let granted = granted.expect("it is free").into_body();
+        axum::body::to_bytes(granted, 99).await.expect("a body");
+        let hold = service.holds.live().pop().expect("it is held");
+        let promise = promise::of(&other, &hold.name).expect("a name");
+        let found = promise.read().await.expect("memory answers").expect("it is promised");
+        assert!(found.value.is_of(hold.fence, service.settings.lockable_lease), "{found:?}");
+        let told = release(State(Arc::clone(&service)), asked("/v1/release/x")).await;
+        let told = axum::body::to_bytes(told.expect("answered").into_body(), 99).await;
+        assert_eq!(told.expect("a body"), r#"{"response":true}"#);
+        assert!(promise.read().await.expect("memory answers").is_none());
     }
 
     /// H10: who is told that its lease begins anew has a new one.

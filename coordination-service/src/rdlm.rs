@@ -66,8 +66,8 @@ async fn acquire(State(service): State<Shared>, request: Request) -> Result<Resp
     let title = title.ok_or_else(|| Problem::new(Code::Invalid, "`title` is wanted"))?;
     let client = who.name.clone();
     let what = What::Lock { shared: false };
-    let keep = Duration::ZERO;
-    let wanted = Wanted { what, name, wait, keep, lease, title, client };
+    let (keep, relies_on_lease) = (Duration::ZERO, true);
+    let wanted = Wanted { what, name, wait, keep, lease, relies_on_lease, title, client };
     let granted = match acquire::acquire(&service, wanted, None).await {
         Err(problem) if problem.code == Code::Busy => {
             // Its clients know by 408 that the time is over, and by 409 that somebody removed their wait.
@@ -294,11 +294,36 @@ async fn cleared(service: &Shared, who: &Principal, name: &str) -> Result<usize,
 #[cfg(test)]
 mod tests {
     use axum::body::Body;
+    use hyper::service::Service as _;
+    use hyper_util::service::TowerToHyperService;
 
     use super::*;
     use crate::acquire::tests::instance;
     use crate::ids;
+    use crate::promise;
     use crate::settings::Cover;
+
+    /// H2: a client of this API goes by its `lifetime`, also where it renews a lock while less than that is left of our session. So a promise
+    /// keeps it, though the store would, and can be made longer.
+    #[tokio::test]
+    async fn h2_the_whole_lease_is_promised() {
+        let (service, other) = instance(Cover::Lease(Duration::from_secs(100))).await;
+        let routes = TowerToHyperService::new(routes(&service));
+        let asked = Request::post("/locks/x").header("host", "localhost");
+        let asked = asked.body(Body::from(r#"{"lifetime":20,"wait":0,"title":""}"#));
+        let told = routes.call(asked.expect("a request")).await.expect("an answer");
+        assert_eq!(told.status(), StatusCode::CREATED);
+        axum::body::to_bytes(told.into_body(), 999).await.expect("a body");
+        let hold = service.holds.live().pop().expect("it is held");
+        let promise = promise::of(&other, &hold.name).expect("a name");
+        let is_promised = async |seconds| {
+            let found = promise.read().await.expect("memory answers").expect("it is promised");
+            found.value.is_of(hold.fence, Duration::from_secs(seconds))
+        };
+        assert!(is_promised(20).await);
+        let longer = holds::renewed(&service, &hold, Some(Duration::from_secs(300))).await;
+        assert!(longer.is_ok() && is_promised(300).await);
+    }
 
     /// Nobody is told that a lock is not there which another instance has granted.
     #[tokio::test]

@@ -19,6 +19,9 @@ pub(crate) struct Wanted {
     /// For how long its place, or what it was granted, is kept for a repetition when nobody waits for it.
     pub(crate) keep: Duration,
     pub(crate) lease: Duration,
+    /// Whether its client goes by the whole lease, also when it is renewed, and not by what it is told is left of it. Then a promise keeps
+    /// that, if there may be one, as less may be left of our session while the store is away.
+    pub(crate) relies_on_lease: bool,
     /// What the store keeps as its label.
     pub(crate) title: String,
     /// What the hold belongs to: the principal's name.

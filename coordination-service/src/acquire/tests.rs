@@ -37,6 +37,7 @@ pub(crate) fn wanted(wait: u64) -> Wanted {
         wait: Duration::from_millis(wait),
         keep: Duration::ZERO,
         lease: Duration::from_secs(60),
+        relies_on_lease: false,
         title: String::new(),
         client: "me".to_owned(),
     }

@@ -128,7 +128,8 @@ fn wanted(
 ) -> Result<Wanted, Problem> {
     let (wait, keep, lease) = (Duration::ZERO, Duration::ZERO, LEASE);
     let (title, client) = (String::new(), who.name.clone());
-    let mut wanted = Wanted { what, name, wait, keep, lease, title, client };
+    let relies_on_lease = false;
+    let mut wanted = Wanted { what, name, wait, keep, lease, relies_on_lease, title, client };
     let longest = millis(longest_lease(service, &wanted.locks()));
     // Nobody waits to join a group.
     let longest_wait = if matches!(wanted.what, What::Group { .. }) { 0 } else { LONGEST_WAIT };
