@@ -8,6 +8,7 @@ use std::time::Duration;
 use coordination::BootInstant;
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
 
 use crate::ended::Ended;
 pub(crate) use crate::ends::{Covered, End};
@@ -24,6 +25,9 @@ const TOUCHED: usize = 10_000;
 
 /// For no longer is a lease left to a timer: a timer stands still while the machine is suspended, and a lease does not.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+
+/// How long the store has to delete the promises of a hold before it is released without that: they are deleted as soon as that can be.
+const DELETED: Duration = Duration::from_secs(5);
 
 /// Is told of each end.
 type OnEnd = Box<dyn Fn(&Hold, End) + Send + Sync>;
@@ -455,11 +459,8 @@ impl Releasing {
 
     /// The promises first, if its client relies on them no more: who is granted a lock after that is not to wait for one.
     async fn let_go(mut self) -> coordination::Result<()> {
-        for promise in self.hold.promises.iter().filter(|_| self.end.frees()) {
-            if let Err(error) = promise.delete().await {
-                tracing::warn!(handle = self.hold.handle, %error, "a promise is still there; its deletion is tried again");
-                self.holds.undeleted.add(Arc::clone(promise));
-            }
+        if self.end.frees() {
+            self.delete_promises().await;
         }
         let Some(held) = self.held.take() else { return Ok(()) };
         // Whoever changes it is told of its end, and has dropped its part of the guard when this is locked.
@@ -468,6 +469,30 @@ impl Releasing {
             Some(guard) => guard.release().await,
             None => Ok(()),
         }
+    }
+
+    /// All at the same time: its client waits for as long as one takes, and others wait for each that is still there.
+    async fn delete_promises(&self) {
+        let mut deletions = JoinSet::new();
+        for promise in &self.hold.promises {
+            let (holds, promise) = (Arc::clone(&self.holds), Arc::clone(promise));
+            let handle = self.hold.handle.clone();
+            deletions.spawn(async move {
+                let error = match tokio::time::timeout(DELETED, promise.delete()).await {
+                    Ok(Ok(())) => return,
+                    Ok(Err(error)) => Some(error),
+                    Err(_) => None,
+                };
+                let error = error.map(tracing::field::display);
+                tracing::warn!(
+                    handle,
+                    error,
+                    "a promise is still there; its deletion is tried again"
+                );
+                holds.undeleted.add(promise);
+            });
+        }
+        while deletions.join_next().await.is_some() {}
     }
 }
 

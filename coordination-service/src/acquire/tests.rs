@@ -381,6 +381,34 @@ async fn promises_of_several_locks_stay_and_go_together() {
     }
 }
 
+/// A promise whose deletion hangs keeps no other one at the store, nor the locks themselves for long.
+#[tokio::test]
+async fn promises_of_several_locks_are_deleted_at_the_same_time() {
+    let (service, other) = instance(Cover::Nothing).await;
+    let names: Vec<_> = ["x", "y", "z"].map(str::to_owned).into();
+    let what = What::Locks { names: names.clone(), shared: false };
+    let mut granted =
+        acquire(&service, Wanted { what, ..wanted(0) }, None).await.expect("they are free");
+    let hold = granted.hold().expect("it is here").clone();
+    granted.deliver();
+    let hanging = hold.promises[0].hang().await;
+    let releasing = tokio::spawn({
+        let (holds, hold) = (Arc::clone(&service.holds), Arc::clone(&hold));
+        async move { holds.give_up(&hold, End::Released).await }
+    });
+    let promises: Vec<_> =
+        names.iter().map(|name| promise::of(&other, name).expect("a name")).collect();
+    for promise in &promises[1..] {
+        assert!(is_soon_gone(promise).await, "{}", promise.name());
+    }
+    let told = tokio::time::timeout(Duration::from_secs(60), releasing).await;
+    let told = told.expect("it has a bound").expect("no panic");
+    assert!(matches!(told, Ok(Ok(()))), "the locks themselves are within reach");
+    assert!(is_soon_free(&other).await && !service.holds.undeleted.is_empty());
+    drop(hanging);
+    assert!(is_soon_gone(&promises[0]).await);
+}
+
 /// H2: a client was told until when it holds, whatever has become of this instance's session since.
 #[tokio::test]
 async fn a_promise_outlives_the_loss_of_its_hold() {
