@@ -98,10 +98,12 @@ pub(crate) async fn around(
         Ok(principal) => {
             line.principal.clone_from(&principal.name);
             request.extensions_mut().insert(principal);
-            let waited = line.waited.clone();
-            let handled = Caught(Box::pin(waited.count(next.run(request)))).await;
+            let (waited, most) = (line.waited.clone(), service.settings.limits.work);
+            let changes = !is_safe(request.method()) || api == Api::Lockable;
+            let handled = Caught(Box::pin(waited.count(most, next.run(request)))).await;
             match handled {
-                Some(response) => response,
+                Some(Some(response)) => response,
+                Some(None) => late(changes).into_response(),
                 None => {
                     Problem::new(Code::Internal, "the service failed; its log has the request's id")
                         .into_response()
@@ -151,6 +153,20 @@ pub(crate) async fn around(
     response
 }
 
+/// The answer to a request that was worked on for too long.
+fn late(changes: bool) -> Problem {
+    let why = "the store took too long for it";
+    match changes {
+        true => Problem::new(Code::InDoubt, why).with("effect", "unknown"),
+        false => Problem::new(Code::StoreAway, why),
+    }
+}
+
+/// Whether requests with this method change nothing, but by the API of lockable.dev.
+fn is_safe(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
+}
+
 /// The client's own id, if it can stand in a log, else a new one.
 fn request_id(headers: &HeaderMap) -> String {
     let is_good = |id: &&str| {
@@ -169,9 +185,8 @@ fn check(service: &Shared, api: Api, request: &Request) -> Result<Arc<Principal>
         return Ok(Arc::new(Principal::nobody()));
     }
     check_host(service, request)?;
-    let is_safe = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
     // The API of lockable.dev changes state by GET.
-    if (!is_safe || api == Api::Lockable) && !is_own_origin(headers) {
+    if (!is_safe(request.method()) || api == Api::Lockable) && !is_own_origin(headers) {
         return Err(Problem::new(Code::Forbidden, "a page of another origin may not send this"));
     }
     if headers.contains_key(header::CONTENT_ENCODING) {
@@ -391,10 +406,47 @@ impl Drop for Line {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use axum::http::StatusCode;
+    use hyper::service::Service as _;
+    use hyper_util::service::TowerToHyperService;
+    use serde_json::Value;
+
     use super::*;
-    use crate::acquire::tests::instance;
+    use crate::acquire::acquire;
+    use crate::acquire::tests::{instance, instance_with, wanted};
     use crate::auth::{Right, make_token};
-    use crate::settings::Cover;
+    use crate::delivery::Deliver;
+    use crate::settings::{Cover, Limits, Settings};
+    use crate::v1;
+    use crate::wanted::{Wanted, What};
+
+    /// H10: a request is answered whatever the store does, and leaves nothing that holds others up.
+    #[tokio::test]
+    async fn h10_a_request_that_does_not_end_is_answered() {
+        let limits = Limits { work: Duration::from_millis(200), ..Limits::default() };
+        let settings = Settings { limits, ..Settings::default() };
+        let (service, _other) = instance_with(settings, Cover::Any).await;
+        let (what, client) = (What::Election { value: 1.into() }, "anonymous".to_owned());
+        let wanted = Wanted { what, client, ..wanted(0) };
+        let mut granted = acquire(&service, wanted, None).await.expect("it is free");
+        let hold = granted.hold().expect("it is here").clone();
+        granted.deliver();
+        let changing = hold.changing.lock().await;
+        let routes = TowerToHyperService::new(v1::routes(&service));
+        let asked = Request::put(format!("/v1/holds/{}", hold.id())).header("host", "localhost");
+        let asked = asked.body(Body::from(r#"{"value":2}"#)).expect("a request");
+        let told = tokio::time::timeout(Duration::from_secs(60), routes.call(asked)).await;
+        let told = told.expect("it has a bound").expect("an answer");
+        assert_eq!(told.status(), StatusCode::SERVICE_UNAVAILABLE);
+        let text = axum::body::to_bytes(told.into_body(), 9_999).await.expect("a body");
+        let told: Value = serde_json::from_slice(&text).expect("it is JSON");
+        assert_eq!((&told["code"], &told["effect"]), (&"in-doubt".into(), &"unknown".into()));
+        assert_eq!(late(false).code, Code::StoreAway, "who only looks changes nothing");
+        drop(changing);
+        assert!(matches!(service.holds.tell(&hold, &3.into()).await, Ok(Ok(()))));
+    }
 
     /// H9: at a Unix socket, too, whoever is neither root nor our own user is asked for a token.
     #[tokio::test]

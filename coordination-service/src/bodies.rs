@@ -146,8 +146,8 @@ mod tests {
         let (service, _other) = instance(Cover::Any).await;
         let (waited, time) = (Waited::default(), Duration::from_millis(50));
         let slow = Request::new(Body::new(Slow(Box::pin(sleep(time)))));
-        let read = waited.count(body(&service, slow)).await;
-        assert_eq!(read.expect("it is empty").len(), 0);
+        let read = waited.count(Duration::from_secs(60), body(&service, slow)).await;
+        assert_eq!(read.expect("it ends").expect("it is empty").len(), 0);
         assert!(waited.time() >= time / 2, "{:?}", waited.time());
     }
 

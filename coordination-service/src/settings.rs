@@ -67,11 +67,19 @@ pub struct Limits {
     pub holds: (usize, usize),
     /// Event streams.
     pub streams: usize,
+    /// How long a request is worked on, beside what it waits for others or for its own body.
+    pub work: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { connections: 4_096, waits: (2_000, 1_000), holds: (20_000, 10_000), streams: 200 }
+        Self {
+            connections: 4_096,
+            waits: (2_000, 1_000),
+            holds: (20_000, 10_000),
+            streams: 200,
+            work: Duration::from_secs(30),
+        }
     }
 }
 

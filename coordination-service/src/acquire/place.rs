@@ -14,7 +14,7 @@ use crate::problem::{Code, Problem};
 /// Shortly before the end of a wait it is looked how many are ahead, so that the answer can say so.
 const LOOK_BEFORE_END: Duration = Duration::from_millis(500);
 /// Who waits for less is not told: whoever polls would have the store read the queue each time.
-pub(super) const SHORTEST_TOLD: Duration = Duration::from_millis(500);
+const SHORTEST_TOLD: Duration = Duration::from_millis(500);
 
 /// Of many who poll at the same time, so many have the store read the queue. The others are told what was seen there last.
 static LOOKS: Semaphore = Semaphore::const_new(16);

@@ -7,6 +7,8 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::acquire::VALUE;
 use crate::acquire;
@@ -30,6 +32,9 @@ const LONGEST_LEASE: u64 = 86_400_000;
 const MANY: usize = 1_000;
 /// The most bytes of such a request: an id has 44.
 const MANY_BYTES: usize = 64 * 1024;
+/// For how many of them the store is asked at the same time, and for how long for all of them: none is asked for after that.
+const AT_ONCE: usize = 32;
+const ASKED: Duration = Duration::from_secs(10);
 
 /// A hold as its client and administrators see it, without its id.
 pub(super) fn shown(service: &Service, hold: &Hold, now: &Now) -> Value {
@@ -211,8 +216,13 @@ fn longer(service: &Service, lease: Option<Duration>, now: &Now) -> Option<Durat
 /// Begins a lease that is longer than the present one.
 async fn extended(service: &Shared, hold: &Arc<Hold>, longer: Duration) -> Result<Now, Problem> {
     let is_covered = service.cover.longest().is_none_or(|cover| longer <= cover);
+    let mut extensions = JoinSet::new();
     for promise in &hold.promises {
-        if !promise.extend(longer).await? {
+        let promise = Arc::clone(promise);
+        extensions.spawn(async move { promise.extend(longer).await });
+    }
+    while let Some(extended) = extensions.join_next().await {
+        if !extended.map_err(|_| unanswered())?? {
             let why = "the promise of this hold is not ours any more";
             return Err(Problem::new(Code::Changed, why));
         }
@@ -223,6 +233,10 @@ async fn extended(service: &Shared, hold: &Arc<Hold>, longer: Duration) -> Resul
         return Err(Problem::new(Code::Unsupported, why));
     }
     service.holds.renew(hold, Some(longer)).map_err(ended)
+}
+
+fn unanswered() -> Problem {
+    Problem::new(Code::Internal, "a lease was not made longer, and nobody knows why")
 }
 
 /// What has become of holds that were to be renewed together.
@@ -279,38 +293,72 @@ pub(super) async fn renew_many(
             Err(problem) => renewals.add_ended(&id, &problem),
         }
     }
-    let mut away = None;
-    for (id, hold, longer) in begun {
-        let failure = match longer {
-            Some(longer) => prolonged(&service, &hold, longer, &mut away).await.err(),
-            None => None,
-        };
-        renewals.add(&service, &id, &hold, failure.as_ref());
+    let (mut away, until) = (None, Instant::now() + ASKED);
+    for some in begun.chunks(AT_ONCE) {
+        if away.is_none() && Instant::now() >= until {
+            away = Some(Problem::new(Code::StoreAway, "the store takes too long for so many"));
+        }
+        let failures = prolonged(&service, some, &mut away).await;
+        for ((id, hold, _), failure) in some.iter().zip(failures) {
+            renewals.add(&service, id, hold, failure.as_ref());
+        }
     }
     let Renewals { held, ended, failed } = renewals;
     Ok(json(StatusCode::OK, &json!({ "held": held, "ended": ended, "failed": failed })))
 }
 
-/// Begins a longer lease, unless the store did not answer for one before this: each would wait as long.
+/// A hold with its id, and the longer lease that it is to have, if it is.
+type Begun = (String, Arc<Hold>, Option<Duration>);
+
+/// Begins the longer leases of these, and returns why that failed of each, if it did. Where the store has not answered before this, it is
+/// not asked again: these would wait as long.
 async fn prolonged(
+    service: &Shared,
+    some: &[Begun],
+    away: &mut Option<Problem>,
+) -> Vec<Option<Problem>> {
+    let mut prolonging = Vec::new();
+    for (_, hold, longer) in some {
+        prolonging.push(longer.map(|longer| {
+            let (service, hold, away) = (Arc::clone(service), Arc::clone(hold), away.clone());
+            // A set, so that it ends with the request.
+            let mut task = JoinSet::new();
+            task.spawn(async move { prolong(&service, &hold, longer, away).await });
+            task
+        }));
+    }
+    let mut failures = Vec::new();
+    for ((_, hold, _), task) in some.iter().zip(prolonging) {
+        let prolonged = match task {
+            Some(mut task) => task.join_next().await,
+            None => None,
+        };
+        let failure = prolonged.and_then(|done| done.unwrap_or_else(|_| Err(unanswered())).err());
+        let is_away = |problem: &&Problem| matches!(problem.code, Code::StoreAway | Code::InDoubt);
+        // One without a promise did not ask the store.
+        if let Some(problem) = failure.as_ref().filter(is_away)
+            && !hold.promises.is_empty()
+        {
+            *away = Some(problem.clone());
+        }
+        failures.push(failure);
+    }
+    failures
+}
+
+async fn prolong(
     service: &Shared,
     hold: &Arc<Hold>,
     longer: Duration,
-    away: &mut Option<Problem>,
+    away: Option<Problem>,
 ) -> Result<(), Problem> {
     if longer > acquire::longest_lease(service, &hold.locks()) {
         return Err(Problem::new(Code::Invalid, "the lease is too long for this name"));
     }
-    if let Some(problem) = away.clone().filter(|_| !hold.promises.is_empty()) {
-        return Err(problem);
+    match away.filter(|_| !hold.promises.is_empty()) {
+        Some(problem) => Err(problem),
+        None => extended(service, hold, longer).await.map(drop),
     }
-    let extended = extended(service, hold, longer).await;
-    let is_away = |problem: &&Problem| matches!(problem.code, Code::StoreAway | Code::InDoubt);
-    // One without a promise did not ask the store.
-    if !hold.promises.is_empty() {
-        *away = extended.as_ref().err().filter(is_away).cloned();
-    }
-    extended.map(drop)
 }
 
 /// `DELETE /v1/holds/{id}`
@@ -485,6 +533,32 @@ mod tests {
         assert!(left > lease - passed, "{left:?}");
         drop(hanging);
         let told = renewal(&service, &holds, longer).await;
+        assert_eq!(told["held"].as_array().map(Vec::len), Some(2), "{told}");
+    }
+
+    /// The store is asked for many at the same time, and none waits for another one.
+    #[tokio::test]
+    async fn a_lease_that_hangs_holds_no_other_one_up() {
+        let (service, _other) = instance(Cover::Nothing).await;
+        let longer = Duration::from_secs(60);
+        let mut granted = Vec::new();
+        for name in ["x", "y"] {
+            let (name, client) = (name.to_owned(), "anonymous".to_owned());
+            let wanted = Wanted { name, client, lease: longer / 2, ..wanted(0) };
+            granted.push(acquire(&service, wanted, None).await.expect("it is free"));
+        }
+        let holds = granted.iter().map(|granted| granted.hold().expect("it is here"));
+        let holds: Vec<_> = holds.collect();
+        let hanging = holds[0].promises[0].hang().await;
+        let prolonged = async {
+            while service.holds.now(holds[1]).expect("it is held").lease < longer {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            drop(hanging);
+        };
+        let both = async { tokio::join!(renewal(&service, &holds, longer), prolonged) };
+        let both = tokio::time::timeout(Duration::from_secs(20), both).await;
+        let (told, ()) = both.expect("the second one is made longer while the first one hangs");
         assert_eq!(told["held"].as_array().map(Vec::len), Some(2), "{told}");
     }
 
