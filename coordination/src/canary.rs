@@ -52,6 +52,8 @@ canaries! {
     PrefixMatch = "prefix-match",
     /// Each wake-up gives the waiter its whole timeout again.
     TimeoutRestarts = "timeout-restarts",
+    /// The tasks of a cohort pass the lock on once more than they may.
+    OneTurnTooMany = "one-turn-too-many",
     /// A heartbeat enters an entry again that was released while the heartbeat was on its way.
     RenewalAfterRelease = "renewal-after-release",
     /// The last entry that leaves a queue unlinks the queue's file.

@@ -132,8 +132,8 @@
 //! * [`Coordinator`]: connect, install as the global one, make locks, stop. [`Config`] has the same settings
 //!   as data, for a service's configuration file.
 //! * [`Lock`]: acquire exclusively or shared, wait or fail fast, list holders, break. [`MultiLock`]: several
-//!   at once. [`Grant`]: what all guards have in common. [`Lock::with`]: a block under a lock, as [`synchronized`] has a
-//!   function under it.
+//!   at once. [`Cohort`]: many tasks of one process that pass a lock on in memory. [`Grant`]: what all other guards have in common.
+//!   [`Lock::with`]: a block under a lock, as [`synchronized`] has a function under it.
 //! * [`Semaphore`], [`Limiter`]: at most N at a time. [`RateLimiter`], [`OncePer`]: at most N in a period.
 //! * [`Group`] and [`Partitioner`]: who is there, and who has which keys. [`Election`]: who leads.
 //! * [`Barrier`], [`DoubleBarrier`], [`Latch`]: wait for each other. [`SharedValue`], [`Counter`]: small
@@ -141,7 +141,7 @@
 //! * [`Coordinator::in_use`]: the names under which somebody holds or waits, for each [`Recipe`]; [`Overview`]: and who they are.
 //! * [`Coordinator::prune`]: removes what unused names have left at the store.
 //! * [`synchronized`]: the attribute. [`Template`]: templates of names that are known only at run time.
-//! * [`FencingToken`] and [`Fence`]: how a resource refuses the late writes of a former holder.
+//! * [`FencingToken`], [`TurnToken`] and [`Fence`]: how a resource refuses the late writes of a former holder.
 //! * [`Error`], [`ErrorKind`], [`Effect`]: what went wrong, and whether it may have taken effect.
 //! * [`LossWatch`]: tells a task whether a grant was lost, without keeping the grant. [`Place`]: tells how many are ahead of a call
 //!   that waits.
@@ -354,7 +354,7 @@ pub use recipe::group::{
 pub use recipe::in_use::Recipe;
 pub use recipe::latch::Latch;
 pub use recipe::limiter::{Admission, Limiter, Patience, Refusal, Standing, WorkSlot};
-pub use recipe::lock::{Contender, Lock, LockGuard};
+pub use recipe::lock::{Cohort, CohortGuard, Contender, Lock, LockGuard};
 pub use recipe::multi::{MultiGuard, MultiLock};
 pub use recipe::once::{Claim, LastClaim, OncePer};
 pub use recipe::overview::{InUse, Overview, Usage};
@@ -370,4 +370,4 @@ pub use recipe::work::{
 pub use session::{CutOff, State, StateWatch};
 pub use template::Template;
 pub use time::BootInstant;
-pub use token::{Fence, FencingToken, Stale};
+pub use token::{Fence, FencingToken, Stale, TurnToken};

@@ -62,6 +62,11 @@ impl<F> Unforked<F> {
     pub(crate) fn new(future: F) -> Self {
         Self { future: Some(future), process: Process::this() }
     }
+
+    /// What it was made of; for the process that made it, as dropping that is not safe in a fork.
+    pub(crate) fn into_inner(mut self) -> Option<F> {
+        self.future.take()
+    }
 }
 
 impl<F: Future + Unpin> Future for Unforked<F> {

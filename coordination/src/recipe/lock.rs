@@ -22,8 +22,10 @@ use crate::template::Template;
 use crate::token::FencingToken;
 
 mod asked;
+mod cohort;
 
 use asked::Asked;
+pub use cohort::{Cohort, CohortGuard};
 
 /// A named lock. Made by [`Coordinator::lock`], without I/O; cheap to clone.
 ///
@@ -124,7 +126,7 @@ impl Lock {
     ///
     /// # Fairness
     ///
-    /// First come, first served, in the order of arrival at the store. Nobody overtakes.
+    /// First come, first served, in the order of arrival at the store. Nobody overtakes, but tasks of a [`Cohort`], within bounds.
     ///
     /// # Examples
     ///

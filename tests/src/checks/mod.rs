@@ -13,6 +13,7 @@ mod backend;
 pub mod barrier;
 pub mod cancellation;
 pub mod closing;
+pub mod cohort;
 pub mod draining;
 pub mod effects;
 pub mod election;

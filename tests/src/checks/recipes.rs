@@ -66,6 +66,7 @@ pub const RECIPES: &[Recipe] = &[
             "effects",
             "with",
             "release_request",
+            "cohort",
         ],
         title: "lock",
         page: "docs/recipes/lock.md",

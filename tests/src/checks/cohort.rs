@@ -1,0 +1,177 @@
+//! LC1, LC2: tasks of one process pass a lock on among themselves, and others have it in between.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use coordination::{Cohort, CohortGuard, Fence, LossReason, Result, TurnToken};
+use tokio::task::JoinSet;
+
+use super::TestStore;
+use super::tools::{PATIENCE, Room, acquire, lock, poll_times, take_turn, until, until_contenders};
+use crate::must_hold;
+
+type Wait = Pin<Box<dyn Future<Output = Result<CohortGuard>> + Send>>;
+
+/// An acquire that waits behind all those that were made before.
+async fn waits(cohort: &Cohort) -> Wait {
+    let cohort = cohort.clone();
+    let mut wait: Wait = Box::pin(async move { cohort.acquire(Some(PATIENCE)).await });
+    assert!(poll_times(Pin::new(&mut wait), 1).await.is_none(), "it waits");
+    wait
+}
+
+/// What is written under the lock: who is inside, and the tokens in the order of writing.
+#[derive(Default)]
+struct Volume {
+    room: Room,
+    fence: Fence<TurnToken>,
+    tokens: Mutex<Vec<TurnToken>>,
+}
+
+impl Volume {
+    async fn write(&self, token: TurnToken) {
+        let _inside = self.room.enter();
+        must_hold!(self.fence.check(token).is_ok(), "{token}");
+        self.tokens.lock().expect("nobody panicked").push(token);
+        tokio::task::yield_now().await;
+    }
+}
+
+/// LC1: of the tasks of two cohorts and of tasks without one, never two have the lock, and each has a larger token than those
+/// before.
+pub async fn lc1_turns_exclude_each_other_and_their_tokens_rise(store: &TestStore) -> Result<()> {
+    const TASKS: usize = 4;
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
+    let volume = Arc::new(Volume::default());
+    let rounds = store.rounds(50, 5);
+    let mut tasks = JoinSet::new();
+    for client in [&one, &other] {
+        let cohort = lock(client).cohort().batch(3, PATIENCE);
+        for task in 0..TASKS {
+            let (cohort, volume) = (cohort.clone(), Arc::clone(&volume));
+            tasks.spawn(async move {
+                for round in 0..rounds {
+                    let guard = cohort.acquire(Some(PATIENCE)).await?;
+                    must_hold!(guard.is_held());
+                    volume.write(guard.token()).await;
+                    match (task + round) % 2 {
+                        0 => guard.release().await?,
+                        _ => drop(guard),
+                    }
+                }
+                Ok::<_, coordination::Error>(())
+            });
+        }
+        let (client, volume) = (client.clone(), Arc::clone(&volume));
+        tasks.spawn(async move {
+            for _ in 0..rounds {
+                let guard = acquire(&client).await?;
+                volume.write(guard.token().into()).await;
+                guard.release().await?;
+            }
+            Ok(())
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.expect("no panic")?;
+    }
+    let tokens = volume.tokens.lock().expect("nobody panicked");
+    must_hold!(
+        tokens.len() == 2 * (TASKS + 1) * rounds && tokens.is_sorted_by(|one, next| one < next),
+        "{tokens:?}"
+    );
+    Ok(())
+}
+
+/// LC1: when the lock is taken away from a cohort, its tasks go on with another grant, although the one that had the turn
+/// keeps its guard.
+pub async fn lc1_a_lock_that_is_taken_away_ends_the_batch(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
+    let cohort = lock(&one).cohort();
+    let hanging = cohort.acquire(Some(PATIENCE)).await?;
+    let next = waits(&cohort).await;
+    let broken = lock(&other).break_lock().await?.expect("it is held");
+    assert_eq!(broken.token, hanging.token().number());
+    let next = next.await?;
+    must_hold!(!hanging.is_held() && next.is_held());
+    must_hold!(next.token() > hanging.token(), "{next:?}");
+    assert_eq!(hanging.lost().await, LossReason::EntryDeleted);
+    let refused = hanging.release().await.expect_err("it was lost");
+    assert_eq!(refused.loss_reason(), Some(LossReason::EntryDeleted));
+    must_hold!(next.is_held());
+    next.release().await
+}
+
+/// LC1: who goes away with the turn, or while it waits, leaves the turn to the next one, and at last nothing at the store.
+pub async fn lc1_dropped_futures_pass_it_on(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
+    let cohort = lock(&one).cohort().batch(64, PATIENCE);
+    for round in 0..store.rounds(20, 4) {
+        let first = cohort.acquire(Some(PATIENCE)).await?;
+        let mut waiting = Vec::new();
+        for _ in 0..3 {
+            waiting.push(waits(&cohort).await);
+        }
+        // It goes away before, while or after the turn is passed on to it.
+        let dropped = waiting.remove(0);
+        if round % 2 == 0 {
+            first.release().await?;
+            drop(dropped);
+        } else {
+            let dropping = tokio::spawn(async move { drop(dropped) });
+            first.release().await?;
+            dropping.await.expect("no panic");
+        }
+        drop(waiting.remove(1));
+        waiting.remove(0).await?.release().await?;
+        until(async || Ok(lock(&other).holders().await?.is_empty())).await;
+    }
+    Ok(())
+}
+
+/// LC2: after so many turns it is the turn of a contender that came before the rest of the cohort, and then the cohort's again.
+pub async fn lc2_others_have_their_turn_between_batches(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
+    let cohort = lock(&one).cohort().batch(3, PATIENCE);
+    let first = cohort.acquire(Some(PATIENCE)).await?;
+    let other = {
+        let other = other.clone();
+        tokio::spawn(async move { take_turn(&other).await })
+    };
+    until_contenders(store, &lock(&one), 2).await;
+    let mut waiting = Vec::new();
+    for _ in 0..5 {
+        waiting.push(waits(&cohort).await);
+    }
+    let mut tokens = vec![first.token()];
+    first.release().await?;
+    for wait in waiting {
+        let guard = wait.await?;
+        tokens.push(guard.token());
+        guard.release().await?;
+    }
+    let other = TurnToken::from(other.await.expect("no panic")?);
+    let turns: Vec<_> = tokens.iter().map(|token| token.turn()).collect();
+    must_hold!(turns == [0, 1, 2, 0, 1, 2], "{turns:?}");
+    must_hold!(tokens.is_sorted_by(|one, next| one < next), "{tokens:?}");
+    must_hold!(tokens[2] < other && other < tokens[3], "{other} among {tokens:?}");
+    Ok(())
+}
+
+/// LC2: with no time for more than one turn, the lock is released after each.
+pub async fn lc2_no_turn_begins_after_the_time_of_its_batch(store: &TestStore) -> Result<()> {
+    let one = store.connect("one").await?;
+    let cohort = lock(&one).cohort().batch(100, Duration::ZERO);
+    let first = cohort.acquire(Some(PATIENCE)).await?;
+    let (second, third) = (waits(&cohort).await, waits(&cohort).await);
+    let mut before = first.token();
+    first.release().await?;
+    for wait in [second, third] {
+        let guard = wait.await?;
+        must_hold!(guard.token().number() > before.number() && guard.token().turn() == 0);
+        before = guard.token();
+        guard.release().await?;
+    }
+    Ok(())
+}
