@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use coordination::simulation::{Client, World, moment, nanos};
-use coordination::{Config, Coordinator, Error, ErrorKind, FencingToken, Version};
+use coordination::{Cohort, Config, Coordinator, Error, ErrorKind, FencingToken, Version};
 use coordination_history::{Answer, Event, Kind, Object, Operation, Record};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 
 use crate::plan::Plan;
 use crate::work::Ledgers;
+use crate::work::cohort;
 use crate::work::held::Held;
 use crate::work::resize::{MOST, SIZED};
 use crate::work::several::PERMITS;
@@ -44,6 +45,8 @@ pub(crate) struct Process {
     pub(crate) number: u32,
     pub(crate) client: Arc<Client>,
     pub(crate) coordinator: Coordinator,
+    /// The tasks of the process that pass the lock "a" on among themselves.
+    pub(crate) cohort: Cohort,
 }
 
 /// A guard that a task holds, on which `is_held` is called at each later grant of its object.
@@ -132,7 +135,8 @@ impl Stage {
         loop {
             match client.connect(config.clone()).await {
                 Ok(coordinator) => {
-                    let process = Arc::new(Process { number, client, coordinator });
+                    let cohort = cohort::of(&coordinator);
+                    let process = Arc::new(Process { number, client, coordinator, cohort });
                     lock(&self.processes).push(Arc::clone(&process));
                     return process;
                 }
@@ -200,7 +204,7 @@ impl Stage {
         held: &Arc<Held>,
     ) {
         self.grants.fetch_add(1, Ordering::Relaxed);
-        let event = Event::Granted { token: held.token().value(), slot: held.slot() };
+        let event = Event::Granted { token: held.recorded(), slot: held.slot() };
         self.record(process.number, object, attempt, event);
         let mut live = lock(&self.live);
         let live = live.entry(object).or_default();

@@ -76,7 +76,7 @@ fn f70_each_work_panics_once_and_all_go_on() {
 
 #[test]
 fn f70_a_call_whose_own_work_panics_says_so() {
-    let (connected, acquired) = in_a_world(1, false, async |client| {
+    let outcomes = in_a_world(1, false, async |client| {
         arm("connect");
         let connected = connect(client).await.map(drop);
         let coordinator = connect(client).await.expect("the store is there");
@@ -89,9 +89,14 @@ fn f70_a_call_whose_own_work_panics_says_so() {
             .release()
             .await
             .expect("it is there");
-        (connected, acquired)
+        arm("cohort");
+        let cohort = lock.cohort();
+        let had_turn = cohort.acquire(None).await.map(drop);
+        let next = cohort.acquire(None).await.expect("the next one is granted");
+        next.release().await.expect("it is there");
+        [connected, acquired, had_turn]
     });
-    for error in [connected, acquired].map(|outcome| outcome.expect_err("it panics")) {
+    for error in outcomes.map(|outcome| outcome.expect_err("it panics")) {
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         assert!(error.to_string().contains("a panic: "), "{error}");
     }

@@ -11,8 +11,8 @@ use coordination::{Admission, Coordinator, Error, Patience, Result};
 use coordination_history::{Event, NEVER, Why};
 use rand::RngExt;
 
-use super::downgrade;
 use super::held::Held;
+use super::{cohort, downgrade};
 use crate::stage::{Process, Stage};
 
 /// What a task wants to acquire, and how long it waits.
@@ -27,6 +27,8 @@ pub(super) struct Wish {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Exclusive,
+    /// With the other tasks of the process that want the lock in this way.
+    Cohort,
     Shared,
     Permit,
     Work,
@@ -60,6 +62,7 @@ pub(crate) async fn attempt(stage: &Arc<Stage>, process: &Arc<Process>) {
             downgrade::hold(stage, process, wish.object, (attempt, called), guard).await;
         }
         Some(Ok(Some(held))) => {
+            cohort::judge(stage, &held);
             hold(stage, process, wish.object, (attempt, called), Arc::new(held)).await;
         }
         Some(Ok(None)) => record(Event::Refused { why: Why::NotFree }),
@@ -87,7 +90,8 @@ impl Wish {
 pub(super) fn wish(stage: &Stage) -> Wish {
     stage.draw(|random| {
         let (object, name, kind) = match random.random_range(0..20) {
-            0..7 => (1, "a", Kind::Exclusive),
+            0..3 => (1, "a", Kind::Exclusive),
+            3..7 => (1, "a", Kind::Cohort),
             7..9 => (1, "a", Kind::Shared),
             9..11 => (2, "ab", Kind::Exclusive),
             11..15 => (3, "pool", Kind::Permit),
@@ -136,6 +140,17 @@ pub(super) async fn acquire(
             return Ok(coordinator.lock(wish.name)?.try_acquire().await?.map(Held::Lock));
         }
         Kind::Exclusive => Held::Lock(coordinator.lock(wish.name)?.acquire(wish.timeout).await?),
+        Kind::Cohort => {
+            // A second coordinator in the process has a cohort of its own, of one task.
+            let cohort = match coordinator.member_id() == process.coordinator.member_id() {
+                true => process.cohort.clone(),
+                false => cohort::of(coordinator),
+            };
+            match is_try {
+                true => return Ok(cohort.try_acquire().await?.map(Held::Turn)),
+                false => Held::Turn(cohort.acquire(wish.timeout).await?),
+            }
+        }
         Kind::Shared if is_try => {
             return Ok(coordinator.lock(wish.name)?.try_acquire_shared().await?.map(Held::Lock));
         }

@@ -1,6 +1,7 @@
 //! The work that the tasks of the clients do in a run.
 
 mod barrier;
+pub(crate) mod cohort;
 mod double_barrier;
 mod downgrade;
 mod election;
@@ -31,6 +32,7 @@ use crate::stage::{Process, Stage};
 #[derive(Default)]
 pub(crate) struct Ledgers {
     barrier: Mutex<barrier::Ledger>,
+    cohort: Mutex<cohort::Ledger>,
     double_barrier: Mutex<double_barrier::Ledger>,
     election: Mutex<election::Ledger>,
     group: Mutex<group::Ledger>,

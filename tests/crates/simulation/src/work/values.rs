@@ -6,6 +6,7 @@ use coordination::{Effect, Error, Result, Version, Versioned};
 use coordination_history::{Answer, Operation};
 use rand::RngExt;
 
+use super::held::recorded;
 use crate::stage::{Process, Stage};
 
 /// Performs one operation on the value, the counter, or the election.
@@ -97,7 +98,7 @@ async fn count(process: &Process, what: Operation) -> Result<Answer> {
 async fn leader(process: &Process) -> Result<Answer> {
     let term = process.coordinator.election("lead")?.leader().await?;
     Ok(match term {
-        Some(term) => Answer::Leader { token: term.term.value() },
+        Some(term) => Answer::Leader { token: recorded(term.term) },
         None => Answer::Nobody,
     })
 }
