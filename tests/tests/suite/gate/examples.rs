@@ -167,6 +167,7 @@ fn the_small_examples_end_well_without_a_server() {
             "operators",
             "read_write",
             "several_locks",
+            "cohort",
             "semaphore",
             "limiter",
             "rate_limiter",
