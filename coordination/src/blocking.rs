@@ -431,6 +431,7 @@ mod tests {
                 let coordinator = crate::Coordinator::connect("memory://itself-later").await?;
                 let guard = coordinator.lock("a")?.acquire(None).await?;
                 let asked = coordinator.lock("b")?.acquire(None).await?;
+                let turn = coordinator.lock("c")?.cohort().acquire(None).await?;
                 let leadership = coordinator.election("a")?.campaign("us", None).await?;
                 let membership = coordinator.group("a")?.join_or_create("ssd").await?;
                 let mut events = coordinator.group("a")?.watch().await?;
@@ -453,11 +454,13 @@ mod tests {
                     wait(events.next()).map(drop),
                     wait(rejoining.update("nvme")),
                     wait(asked.release_requested()),
+                    wait(turn.release()),
                 ];
                 updating.await?;
                 // What is there already is returned, and the async calls still work.
                 assert_eq!(values.next().await?, crate::ValueEvent::NoValue);
                 assert!(coordinator.lock("a")?.holders().await?.is_empty(), "it is released");
+                coordinator.lock("c")?.acquire(None).await?.release().await?;
                 membership.update("hdd").await?;
                 coordinator.stop().await?;
                 Ok::<_, crate::Error>(refused.map(|refused| refused.map_err(|error| error.kind())))
@@ -466,7 +469,7 @@ mod tests {
         });
         let refused =
             is_told.recv_timeout(Duration::from_secs(10)).expect("no call waits for ever");
-        assert_eq!(refused, [Err(ErrorKind::Unsupported); 8]);
+        assert_eq!(refused, [Err(ErrorKind::Unsupported); 9]);
     }
 
     #[test]

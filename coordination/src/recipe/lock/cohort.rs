@@ -343,6 +343,10 @@ impl CohortGuard {
             return Err(grant.loss_error("release", reason, Effect::Applied));
         }
         let Some(over) = over.and_then(Unforked::into_inner) else { return grant.release().await };
+        // The task that acts for the cohort could not answer. It sees the end of the turn, by the drop of `over`, once this thread is free.
+        if let Err(error) = grant.own_entry().session().check_thread("release") {
+            return grant.named(Err(error.with_effect(Effect::Unknown)));
+        }
         let (reply, answered) = oneshot::channel();
         if over.send(reply).is_err() {
             // The task that acts for the cohort has seen a loss, or has ended.
