@@ -352,11 +352,15 @@ impl CohortGuard {
             // The task that acts for the cohort has seen a loss, or has ended.
             return grant.release().await;
         }
-        let ended = |_| {
-            let ended = grant.own_entry().session().ended("release");
-            grant.named(Err(ended.with_effect(Effect::Unknown)))
-        };
-        answered.await.unwrap_or_else(ended)
+        match answered.await {
+            Ok(released) => released,
+            // The task that acts for the cohort has seen a loss, or has ended, before it could see the end of the turn.
+            Err(_) if !grant.own_entry().is_given_up() => grant.release().await,
+            Err(_) => {
+                let ended = grant.own_entry().session().ended("release");
+                grant.named(Err(ended.with_effect(Effect::Unknown)))
+            }
+        }
     }
 }
 

@@ -184,6 +184,26 @@ async fn l2_a_lost_turn_is_not_waited_for() -> Result<()> {
     next.release().await
 }
 
+/// The task that acts for the cohort has looked whether the turn is over, and sees the loss next, when the release begins.
+#[tokio::test(start_paused = true)]
+async fn c5_a_release_that_a_loss_overtakes_tells_of_the_loss() -> Result<()> {
+    let (lock, other) = two("cohort-overtaken").await?;
+    let grant = Arc::new(lock.acquire(None).await?.into_grant());
+    let (over, ended) = oneshot::channel();
+    let over = Some(Unforked::new(over));
+    let guard = CohortGuard { grant: Arc::clone(&grant), turn: 0, over };
+    let mut releasing = Box::pin(guard.release());
+    let polled = poll_fn(|context| Poll::Ready(releasing.as_mut().poll(context))).await;
+    assert!(polled.is_pending());
+    other.break_lock().await?.expect("it is held");
+    assert_eq!(grant.lost().await, LossReason::EntryDeleted);
+    drop(ended);
+    let lost = releasing.await.expect_err("it was lost");
+    assert_eq!(lost.loss_reason(), Some(LossReason::EntryDeleted));
+    assert_eq!((lost.effect(), lost.body_ran()), (Effect::Applied, true));
+    Ok(())
+}
+
 #[tokio::test(start_paused = true)]
 async fn l8_a_stop_refuses_those_who_wait_and_lets_the_turn_end() -> Result<()> {
     let coordinator = Coordinator::connect("memory://cohort-stop").await?;
