@@ -32,7 +32,8 @@ impl WorkQueue {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped before the claim is sent, nothing is claimed; what is claimed after that is given back.
+    /// If the future is dropped before the claim is sent, nothing is claimed; what is claimed after that is given back, and does not
+    /// count for [`set_dead_letters`](Self::set_dead_letters) unless the session is lost first.
     ///
     /// # Examples
     ///

@@ -196,7 +196,8 @@ impl WorkQueue {
             let _undoing = undoing;
             let mut delays = queue.session().retry_delays(Some(queue.session().ttl()));
             let end = Instant::now().checked_add(ttl.max(LONGEST_RELEASE));
-            // Its entry stays until then, so that nobody else has to bring the items back.
+            // Its entry stays until then, so that nobody else has to bring the items back. If the session is lost, the items come back
+            // as those of a worker that died: they count as claimed, also if nobody was given the claim.
             let is_held = || holder.as_ref().is_none_or(|holder| holder.is_held());
             while is_held() && end.is_none_or(|end| Instant::now() < end) {
                 let step = |draft: &mut Draft<'_>, _: &[u64]| match was_given {

@@ -13,7 +13,9 @@ use std::sync::Arc;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use super::claim::{Ask, bring_back, bring_back_then, claim, detach, lasts, release, renew, seen};
+use super::claim::{
+    Ask, bring_back, bring_back_then, claim, detach, lasts, release, renew, seen, undo,
+};
 use super::clear::{clean, delete_queue, gc, sweep, tidy};
 use super::draft::{Draft, Known, Outcome, Step, Stop, letter_name};
 use super::ids::{ClaimId, ItemId};
@@ -806,4 +808,24 @@ fn wk4_a_claim_whose_session_has_ended_is_not_renewed() {
         ack(draft, &items, held.id)
     });
     assert_eq!(done.ok(), Some(1));
+}
+
+/// WK4: a claim that nobody got does not count if it is taken back. If its session is lost first, whoever claims next brings its items
+/// back as those of a worker that died, and it counts, also if it is taken back later.
+#[test]
+fn wk4_a_claim_that_nobody_got_counts_if_its_session_is_lost_first() {
+    let alive = [10];
+    for (is_brought_back, counted) in [(false, 1), (true, 2)] {
+        let mut fake = Fake::default();
+        posted(&mut fake, 1, 1_000, 0);
+        let (lost, next) = (ask(1, 500, 0, Some(9)), ask(1, 500, 0, Some(10)));
+        assert_eq!(fake.claim(&lost).len(), 1);
+        if is_brought_back {
+            fake.run(|draft| bring_back(draft, &alive)).expect("never refused");
+        }
+        fake.run(|draft| undo(draft, lost.id)).expect("never refused");
+        let taken = fake.run(|draft| bring_back_then(draft, &alive, |draft| claim(draft, &next)));
+        let taken = taken.expect("it is a new id").expect("it is free");
+        assert_eq!(taken.items[0].claims, counted);
+    }
 }
