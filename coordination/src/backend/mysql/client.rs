@@ -28,7 +28,7 @@ use super::statement::text_of;
 use crate::backend::server::connections::Failure;
 use crate::backend::server::credentials::Credentials;
 use crate::backend::server::in_time;
-use crate::backend::server::sql::{Call, Connections, Sent};
+use crate::backend::server::sql::{Call, Connections, Sending, Sent};
 use crate::error::{Error, ErrorKind, Result};
 use crate::url::Host;
 
@@ -199,6 +199,14 @@ impl Connection {
         Ok(())
     }
 
+    /// Sends a statement that changes nothing on the lane for heartbeats and the poll. It begins only when it has the lane: so one at
+    /// a time is left to finish there if its caller gives up.
+    async fn probe(&self, sending: &Sending) -> Result<(), Failure> {
+        let mut lane = self.lane(true).await;
+        sending.begins();
+        self.query_on(&mut lane, "watch", "DO 0").await?.map(drop)
+    }
+
     async fn lane(&self, is_urgent: bool) -> MutexGuard<'_, Option<Lane>> {
         let [calls @ .., urgent] = &self.lanes;
         if is_urgent {
@@ -229,6 +237,12 @@ pub(super) async fn ask(
     connections.urgent_call("watch", make).await
 }
 
+/// Finds out whether the server answers, on that lane.
+pub(super) async fn probe(connections: &Arc<Connections<Mysql>>, sending: &Sending) -> Result<()> {
+    let probing = |connection: Arc<Connection>| async move { connection.probe(sending).await };
+    connections.urgent_call("watch", probing).await
+}
+
 /// Uses the connections for calls, if they have been idle for long. Called with each heartbeat, in a task of its own.
 ///
 /// A process that only holds locks makes no calls. So what is between it and the server might drop these connections without a
@@ -243,4 +257,36 @@ pub(super) async fn use_silent_lanes(connections: &Arc<Connections<Mysql>>) {
     // so early that the same server is used again (see `Sent`): heartbeats tell whether the server answers, and something on the
     // way may have dropped the connections for calls alone.
     let _: Result<()> = in_time(connections.patience / 2, using).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
+    use crate::backend::server::sql::let_finish;
+
+    /// Whoever asks whether the server answers, and gives up, leaves nothing behind that waits for the lane of heartbeats.
+    #[tokio::test(start_paused = true)]
+    async fn a_probe_begins_only_when_it_has_the_lane() {
+        const PATIENCE: Duration = Duration::from_secs(1);
+        let connection = Arc::new(Connection {
+            lanes: std::array::from_fn(|_| Mutex::default()),
+            next: AtomicUsize::default(),
+            server: Server::default(),
+            connections: Weak::new(),
+            epoch: 1,
+        });
+        let busy = connection.lane(true).await;
+        let same = Arc::clone(&connection);
+        let probing = |sending: Sending| async move {
+            same.probe(&sending).await.map_err(|failure| failure.error)
+        };
+        let given_up = timeout(PATIENCE / 2, let_finish("watch", PATIENCE, probing)).await;
+        assert!(given_up.is_err(), "the lane is in use");
+        // Far less than it would have for an answer.
+        sleep(PATIENCE / 100).await;
+        assert_eq!(Arc::strong_count(&connection), 1, "it goes on");
+        drop(busy);
+    }
 }

@@ -83,6 +83,7 @@ const INSTALLING: u32 = 10;
 
 /// What was found out about the server when a connection was made.
 #[derive(Clone, Debug)]
+#[cfg_attr(test, derive(Default))]
 pub(super) struct Server {
     pub(super) info: ServerInfo,
     /// Whether a committed transaction has been written to a file, though perhaps not synced, when the server answers. Otherwise it

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::client::{Mysql, ask};
+use super::client::{Mysql, probe};
 use super::polls::Wait;
 use crate::backend::Mode;
 use crate::backend::server::in_time;
@@ -35,10 +35,7 @@ pub(super) async fn gone(
         // position.
         if polls.asked().is_none_or(|asked| asked < since) {
             let connections = Arc::clone(&store.connections);
-            let asking = |sending: Sending| async move {
-                sending.begins();
-                ask(&connections, "DO 0").await.map(drop)
-            };
+            let asking = |sending: Sending| async move { probe(&connections, &sending).await };
             return in_time(store.patience, let_finish("watch", store.patience, asking)).await;
         }
     }

@@ -4,7 +4,10 @@
 //! so: it might be carried out after a later one. But whoever watches or waits may give up at any moment, also in the middle of a
 //! read, and a program may do so again and again. Each time the connection would have to be made anew, with all subscriptions. So a
 //! statement that does no harm however late it is carried out, such as a read or a LISTEN, is sent by a task of its own. If its caller
-//! gives up, the task waits for the answer and throws it away.
+//! gives up, the task waits a little for the answer and throws it away.
+//!
+//! It does not wait long: on a connection that has fallen silent, such statements would otherwise have all slots for calls, and those who
+//! want an answer would not even send theirs. Giving up the statement then gives up the connection, and the next call makes another one.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,6 +19,9 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::panics::caught;
+
+/// How long, at most, a statement that nobody wants has for its answer.
+const LONGEST_UNWANTED: Duration = Duration::from_secs(1);
 
 /// Whether the statement of a task is on its way.
 #[derive(Clone, Default)]
@@ -35,8 +41,9 @@ impl Sending {
 /// Does `work`, which sends a statement, in a task of its own.
 ///
 /// If the caller gives up before the statement is sent, the task ends at once: so there are never more statements that nobody wants
-/// than calls may be in flight. If the caller gives up later, the task goes on until the answer has come, but for no longer than
-/// `patience` from the beginning. After that the statement is dropped, as is that of a caller who has waited for so long.
+/// than may be in flight at the same time. If the caller gives up later, the task goes on until the answer has come, but for no longer
+/// than [`unwanted`], and until `patience` has passed from the beginning. After that the statement is dropped, as is that of a caller
+/// who has waited for so long.
 pub(crate) async fn let_finish<T, F>(
     operation: &'static str,
     patience: Duration,
@@ -57,6 +64,7 @@ where
             done = &mut work => drop(answer.send(done.flatten())),
             () = answer.closed() => {
                 if sending.has_begun() {
+                    let until = until.min(Instant::now() + unwanted(patience));
                     // Whatever the outcome is, nobody wants it.
                     drop(timeout_at(until, work).await);
                 }
@@ -68,10 +76,17 @@ where
     answered.await.unwrap_or_else(gone)
 }
 
+/// How long a statement that nobody wants has for its answer. It is half as long as a call waits for a slot, so that those who wait get
+/// the slots of all that nobody wants on a silent connection.
+fn unwanted(patience: Duration) -> Duration {
+    (patience / 4).min(LONGEST_UNWANTED)
+}
+
 #[cfg(test)]
 mod tests {
     use std::future::pending;
 
+    use tokio::sync::Semaphore;
     use tokio::time::timeout;
 
     use super::*;
@@ -125,9 +140,32 @@ mod tests {
             pending().await
         })
         .await;
-        assert!(begun.elapsed() < PATIENCE);
+        assert!(begun.elapsed() < PATIENCE / 2 + unwanted(PATIENCE));
         assert!(has_ended.await.is_err());
-        assert!(begun.elapsed() >= PATIENCE && begun.elapsed() < 2 * PATIENCE);
+        let took = begun.elapsed();
+        assert!(took >= PATIENCE / 2 + unwanted(PATIENCE) && took < PATIENCE, "{took:?}");
+    }
+
+    /// As on a connection that is silent: whoever gives up has taken all slots, and the next call waits for one.
+    #[tokio::test(start_paused = true)]
+    async fn what_has_no_answer_leaves_its_slot_to_others_in_time() {
+        for patience in [PATIENCE, 10 * PATIENCE] {
+            let slots = Arc::new(Semaphore::new(2));
+            for _ in 0..2 {
+                let all = Arc::clone(&slots);
+                let read = |sending: Sending| async move {
+                    let _slot = all.acquire().await.expect("it is never closed");
+                    sending.begins();
+                    pending::<Result<()>>().await
+                };
+                let given_up = timeout(patience / 100, let_finish("read", patience, read)).await;
+                assert!(given_up.is_err(), "there is no answer");
+            }
+            assert_eq!(slots.available_permits(), 0);
+            // As long as a call waits for a slot.
+            let slot = timeout(patience / 2, slots.acquire()).await;
+            assert!(slot.is_ok(), "with {patience:?}");
+        }
     }
 
     #[tokio::test]
