@@ -5,8 +5,9 @@
 //! the session's own servers are well. If the name server says that the name has none, they are forgotten: by now they may be those of
 //! another ensemble, where a session would be granted what somebody holds here.
 //!
-//! While no name server answers, a look-up goes on for as long as the system tries, often half a minute, and occupies a thread. So a
-//! host is looked up by one thread at a time: whoever needs its addresses meanwhile waits for the look-up that is under way.
+//! While no name server answers, a look-up goes on for as long as the system tries, often half a minute, and occupies a thread. So
+//! whoever needs a host's addresses meanwhile waits for the look-up that is under way, for some seconds after that has begun. Then
+//! another one begins, as one that began without a network may not notice that there is one now.
 
 use std::collections::HashMap;
 use std::io;
@@ -24,8 +25,9 @@ use crate::url::Host;
 
 /// How long the look-up of a host's name may take while a session depends on it.
 pub(super) const LOOKUP: Duration = Duration::from_millis(500);
-/// A look-up that takes longer may never end. From then on nobody begins to wait for it, and the next caller begins another one.
-const HANGING: Duration = Duration::from_secs(30);
+/// A look-up that takes longer may last very long, or never end. From then on nobody begins to wait for it, and the next caller begins
+/// another one. As the system tries for half a minute, that makes some six threads for each host, at most.
+const HANGING: Duration = Duration::from_secs(5);
 
 /// What the look-ups of the servers' hosts have found.
 #[derive(Default)]
@@ -38,11 +40,15 @@ pub(super) struct Addresses {
 struct Known {
     /// What the last successful look-up has found.
     last: Option<Vec<SocketAddr>>,
+    /// The number of the look-up that has found that, or that the host has none: the name server has told neither to a later one.
+    told: u64,
     /// The look-up that was begun last.
     newest: Option<LookUp>,
 }
 
 struct LookUp {
+    /// They are numbered in the order in which they were begun, from one.
+    number: u64,
     begun: Instant,
     /// What it has found; `None`: nothing yet.
     found: watch::Receiver<Option<Found>>,
@@ -121,25 +127,30 @@ impl Addresses {
             return newest.found.clone();
         }
         let (tell, found) = watch::channel(None);
-        known.newest = Some(LookUp { begun: Instant::now(), found: found.clone() });
+        let number = known.newest.as_ref().map_or(0, |newest| newest.number) + 1;
+        known.newest = Some(LookUp { number, begun: Instant::now(), found: found.clone() });
         drop(hosts);
         let (addresses, looked_up) = (Arc::clone(self), host.clone());
         // In a task of its own, so that an answer that comes after the caller's limit counts for the next caller.
         spawn(&Handle::current(), async move {
             let found = looking.await.map_err(Arc::new);
-            addresses.note(looked_up, &found);
+            addresses.note(looked_up, number, &found);
             tell.send_replace(Some(found));
         });
         found
     }
 
-    fn note(&self, host: Host, found: &Found) {
+    /// Notes what a look-up has found, unless a later one was told something by then.
+    fn note(&self, host: Host, number: u64, found: &Found) {
         let mut hosts = self.hosts();
         let known = hosts.entry(host).or_default();
-        match found {
-            Ok(found) => known.last = Some(found.clone()),
-            Err(error) if names::has_none(error) => known.last = None,
-            Err(_) => {}
+        let last = match found {
+            Ok(found) => Some(found.clone()),
+            Err(error) if names::has_none(error) => None,
+            Err(_) => return,
+        };
+        if number > known.told {
+            (known.last, known.told) = (last, number);
         }
     }
 
@@ -163,6 +174,7 @@ mod tests {
 
     use tokio::runtime::Builder;
     use tokio::sync::oneshot;
+    use tokio::time::sleep;
 
     use super::*;
 
@@ -246,6 +258,37 @@ mod tests {
         // A look-up that never ends does not keep the host's name for good.
         addresses.found(&host, LOOKUP, async { Ok(at(2)) }).await?;
         Ok(())
+    }
+
+    /// As after a boot without a network: the system goes on with the look-up that was begun then.
+    #[tokio::test(start_paused = true)]
+    async fn a_look_up_that_hangs_is_not_waited_for_long() {
+        let (addresses, host) = (Arc::new(Addresses::default()), host("a"));
+        let begun = Instant::now();
+        assert!(addresses.found(&host, LOOKUP, pending()).await.is_err());
+        while addresses.found(&host, LOOKUP, async { Ok(at(1)) }).await.is_err() {
+            assert!(begun.elapsed() < Duration::from_secs(10), "the network is back");
+        }
+    }
+
+    /// A look-up that hung ends after a later one.
+    #[tokio::test(start_paused = true)]
+    async fn what_a_later_look_up_was_told_stands() {
+        let none = || Err(io::Error::other("failed to lookup address: the host has none"));
+        let later: [(io::Result<_>, Option<u8>); 3] =
+            [(Ok(at(2)), Some(2)), (none(), None), (failed(), Some(1))];
+        for (told, stands) in later {
+            let (addresses, host) = (Arc::new(Addresses::default()), host("a"));
+            let (answer, answered) = oneshot::channel();
+            let hung = async { answered.await.map_err(io::Error::other)? };
+            assert!(addresses.found(&host, LOOKUP, hung).await.is_err());
+            sleep(HANGING).await;
+            drop(addresses.found(&host, LOOKUP, async { told }).await);
+            answer.send(Ok(at(1))).expect("the look-up goes on");
+            sleep(LOOKUP).await;
+            let known = addresses.found(&host, LOOKUP, async { failed() }).await.ok();
+            assert_eq!(known.map(|known| known.addresses), stands.map(at));
+        }
     }
 
     #[tokio::test(start_paused = true)]
