@@ -339,8 +339,8 @@ impl CohortGuard {
     pub async fn release(self) -> Result<()> {
         let Self { grant, over, .. } = self;
         // Before `over` is touched, which a forked child must not do: there every guard is lost.
-        if let Some(reason) = grant.own_entry().loss_reason() {
-            return Err(grant.loss_error("release", reason, Effect::Applied));
+        if grant.own_entry().loss_reason().is_some() {
+            return grant.release().await;
         }
         let Some(over) = over.and_then(Unforked::into_inner) else { return grant.release().await };
         // The task that acts for the cohort could not answer. It sees the end of the turn, by the drop of `over`, once this thread is free.

@@ -179,7 +179,7 @@ async fn l2_a_lost_turn_is_not_waited_for() -> Result<()> {
     assert_eq!(hanging.lost().await, LossReason::EntryDeleted);
     let lost = hanging.release().await.expect_err("it was lost");
     assert_eq!(lost.loss_reason(), Some(LossReason::EntryDeleted));
-    assert_eq!((lost.effect(), lost.body_ran()), (Effect::Applied, false));
+    assert_eq!((lost.effect(), lost.body_ran()), (Effect::Applied, true));
     assert!(next.is_held(), "it is another grant");
     next.release().await
 }
@@ -200,7 +200,7 @@ async fn c5_a_release_that_a_loss_overtakes_tells_of_the_loss() -> Result<()> {
     drop(ended);
     let lost = releasing.await.expect_err("it was lost");
     assert_eq!(lost.loss_reason(), Some(LossReason::EntryDeleted));
-    assert_eq!((lost.effect(), lost.body_ran()), (Effect::Applied, false));
+    assert_eq!((lost.effect(), lost.body_ran()), (Effect::Applied, true));
     Ok(())
 }
 
