@@ -13,8 +13,8 @@ use tokio::sync::watch;
 
 use crate::backend::memory::Memory;
 use crate::backend::{
-    Blocker, Entries, Entry, EntryRef, Gone, Listing, Mode, NewEntry, Position, Room, SessionId,
-    Sessions, Watching,
+    Blocker, Data, Entries, Entry, EntryRef, Gone, Listing, Mode, NewEntry, Position, Room,
+    SessionId, Sessions, Watching,
 };
 use crate::canary::{Canary, sings};
 use crate::error::Result;
@@ -57,6 +57,13 @@ impl Contents {
     /// How many entries there are in all queues.
     pub(super) fn entries(&self) -> u64 {
         self.queues().iter().map(|queue| self.listing(queue).entries.len() as u64).sum()
+    }
+
+    /// The value of the queue of this kind and name.
+    pub(super) fn value(&self, kind: &str, name: &str) -> Option<Data> {
+        let queues = self.queues();
+        let queue = queues.iter().find(|queue| queue.kind() == kind && queue.name() == name)?;
+        self.listing(queue).value.map(|value| value.data)
     }
 
     /// The entries in queues of this kind that wait because another entry blocks them.

@@ -12,6 +12,7 @@ use rand::RngExt;
 use super::within;
 use crate::stage::{Process, Stage, lock};
 
+const NAME: &str = "phase";
 const PARTIES: u32 = 2;
 
 #[derive(Default)]
@@ -20,16 +21,20 @@ pub(crate) struct Ledger {
     came: BTreeMap<u64, (u64, u64)>,
     /// The parties that are inside at present, by the tokens of their guards.
     inside: BTreeMap<FencingToken, Guest>,
+    /// For each round, by the number of its last entry: how many parties were let in with it.
+    rounds: BTreeMap<u64, u32>,
 }
 
 struct Guest {
     process: Arc<Process>,
     inside: Arc<Inside>,
     since: u64,
+    /// The number of the last entry of its round; `None` if that is not known.
+    round: Option<u64>,
 }
 
 fn barrier(process: &Process) -> DoubleBarrier {
-    process.coordinator.double_barrier("phase", PARTIES).expect("the name is one")
+    process.coordinator.double_barrier(NAME, PARTIES).expect("the name is one")
 }
 
 /// Enters the barrier, stays inside for a while, and leaves.
@@ -45,13 +50,14 @@ pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     };
     let token = inside.token();
     judge_in(stage, number, call);
-    let guest = Guest { process: Arc::clone(process), inside, since: moment() };
+    let since = moment();
+    let round = judge_round(stage, &inside, since);
+    let guest = Guest { process: Arc::clone(process), inside, since, round };
     lock(&stage.ledgers.double_barrier).inside.insert(token, guest);
     tokio::time::sleep(stage.up_to(stage.plan.hold)).await;
     // From here on, this party may leave at any moment, so it no longer counts as being inside. But its entry may
     // exist until the store has confirmed the leave. So the time in `came` is set only after that.
     let Some(guest) = lock(&stage.ledgers.double_barrier).inside.remove(&token) else { return };
-    let since = guest.since;
     let Some(inside) = Arc::into_inner(guest.inside) else {
         return stage.broken(format!("somebody else has the guard {token}"));
     };
@@ -62,7 +68,7 @@ pub(crate) async fn act(stage: &Arc<Stage>, process: &Arc<Process>) {
     match inside.leave(leaving).await {
         Ok(()) => {
             let now = moment();
-            judge_out(stage, token, since);
+            judge_out(stage, token, round, since);
             lock(&stage.ledgers.double_barrier).came.insert(number, (call, now));
         }
         Err(error) => stage.failed("leave", &error),
@@ -87,17 +93,52 @@ fn judge_in(stage: &Stage, number: u64, call: u64) {
     }
 }
 
-/// BR2: checks, when a party has left, that all parties of its round and of earlier rounds have left too.
-fn judge_out(stage: &Stage, token: FencingToken, since: u64) {
-    stage.judges("BR2 out");
+/// BR2: checks that a party that was let in just now is in a round of the store, which is not for more parties than the barrier needs.
+/// Returns the number of that round's last entry; `None` if the party may have lost its place already.
+fn judge_round(stage: &Stage, inside: &Inside, since: u64) -> Option<u64> {
+    // Only as long as the place is held, its entry exists for certain, and so the store keeps the round.
+    if !inside.is_held() || !stage.is_sound(since) {
+        return None;
+    }
+    let token = inside.token();
+    let stored = stage.world.value("double-barrier", NAME).unwrap_or_default();
+    let Some(round) = last_entries(&stored).find(|last| token.value() <= *last) else {
+        stage.broken(format!("BR2: {token} was let in, and is in no round of the store: {stored}"));
+        return None;
+    };
+    let mut ledger = lock(&stage.ledgers.double_barrier);
+    let parties = ledger.rounds.entry(round).or_default();
+    *parties += 1;
+    if *parties > PARTIES {
+        stage.broken(format!("BR2: {parties} parties are in the round that ends with {round}"));
+    }
+    Some(round)
+}
+
+/// The numbers of the last entries of the rounds that the store keeps, in order. It is the store that tells them, so that a mistake of the
+/// library about which round a party is in is noticed.
+fn last_entries(stored: &str) -> impl Iterator<Item = u64> {
+    let (_, through) = stored.split_once("\"through\":[").unwrap_or_default();
+    let (through, _) = through.split_once(']').unwrap_or_default();
+    through.split(',').filter_map(|last| last.parse().ok())
+}
+
+/// BR2: checks, when a party has left, that all parties of its round have left too, those that came before it and those that came after
+/// it. Parties of other rounds may still be in.
+fn judge_out(stage: &Stage, token: FencingToken, round: Option<u64>, since: u64) {
     let ledger = lock(&stage.ledgers.double_barrier);
+    let Some(parties) = round.and_then(|round| ledger.rounds.get(&round)) else { return };
+    // Counts as a test of the promise only if the others of the round were let in, too.
+    if *parties == PARTIES {
+        stage.judges("BR2 out");
+    }
     let is_in = |guest: &Guest| {
         let client = &guest.process.client;
         let is_held = !client.is_dead() && client.enter(|| guest.inside.is_held());
         is_held && stage.is_sound(guest.since) && stage.is_sound(since)
     };
-    let before = ledger.inside.range(..token).find(|(_, guest)| is_in(guest));
-    if let Some((other, guest)) = before {
+    let mut of_round = ledger.inside.iter().filter(|(_, guest)| guest.round == round);
+    if let Some((other, guest)) = of_round.find(|(_, guest)| is_in(guest)) {
         stage.broken(format!("BR2: {token} is out, and {other} is in: {:?}", guest.inside));
     }
 }
