@@ -2,7 +2,8 @@
 //!
 //! Each party has an entry in the queue. The queue's value lists, for each round that was let in, the round's last entry. When
 //! enough entries have come after the last round, whichever party sees that first adds the next round to the value. An entry is let
-//! in when it is in one of these rounds. A round has ended when none of its entries is left.
+//! in when it is in one of these rounds. A round has the entries after the last one of the round before, up to its own last one. It
+//! has ended when none of them is left.
 
 use std::fmt;
 use std::sync::Arc;
@@ -49,8 +50,9 @@ impl Coordinator {
 ///
 /// No party is let in before the full number of `parties` waits at one moment. These parties make up a round.
 /// Parties that come later wait for the next round, which may begin while parties of this round are still inside.
-/// [`leave`](Inside::leave) returns when all parties of the round, and of earlier rounds, have left or lost
-/// their session.
+/// [`leave`](Inside::leave) returns when all parties of the round have left or lost their session. It does not
+/// wait for parties of other rounds, and those of an earlier round may still be inside: a party that leaves without
+/// waiting can be in the next round before they have left.
 ///
 /// A party that comes, and then dies or gives up, counts as present until its entry is gone from the store:
 /// for the round trip that giving up takes, or until the lease of a dead process has ended. A round that it
@@ -103,7 +105,7 @@ impl DoubleBarrier {
     ///
     /// The first parties that come make up the round, in the order of arrival at the store.
     pub async fn enter(&self, timeout: Option<Duration>) -> Result<Inside> {
-        let gate = Arc::new(Gate { parties: self.parties, through: AtomicU64::new(0) });
+        let gate = Arc::new(Gate::new(self.parties));
         let policy = Some(Arc::clone(&gate) as Arc<dyn Policy>);
         // The number is kept with the entry, so that an entry for another number of parties, which is about to be refused, is not
         // counted.
@@ -117,9 +119,10 @@ impl DoubleBarrier {
             }
             _ => error,
         })?;
+        let after = gate.after.load(Ordering::SeqCst);
         let through = gate.through.load(Ordering::SeqCst);
         let has_left = AtomicBool::new(false);
-        Ok(Inside { grant, queue: self.queue.clone(), through, has_left })
+        Ok(Inside { grant, queue: self.queue.clone(), after, through, has_left })
     }
 
     /// The number of parties that wait to be let in.
@@ -196,9 +199,19 @@ impl Rounds {
         Err(Error::new(ErrorKind::Mismatch, "enter", message))
     }
 
-    /// The last entry of the round that this entry is in; `None`: it waits.
-    fn round_of(&self, seq: u64) -> Option<u64> {
-        self.through.iter().copied().find(|through| seq <= *through)
+    /// The round that this entry is in, as the last entry of the round before that is kept, and the round's own last entry; `None`:
+    /// it waits.
+    ///
+    /// Rounds in between that are not kept any more have no entries left, and get none: an entry that comes is numbered after all others.
+    fn round_of(&self, seq: u64) -> Option<(u64, u64)> {
+        let mut after = 0;
+        for through in self.through.iter().copied() {
+            if seq <= through {
+                return Some((after, through));
+            }
+            after = through;
+        }
+        None
     }
 
     fn waiting<'a>(&self, listing: &'a Listing) -> impl Iterator<Item = &'a Entry> + use<'a> {
@@ -224,14 +237,23 @@ impl Rounds {
 /// Decides whether an entry is let in.
 struct Gate {
     parties: u32,
+    /// The last entry of the round before our own that is kept, once we are in; zero if none is.
+    after: AtomicU64,
     /// The last entry of our own round, once we are in.
     through: AtomicU64,
+}
+
+impl Gate {
+    fn new(parties: u32) -> Self {
+        Self { parties, after: AtomicU64::new(0), through: AtomicU64::new(0) }
+    }
 }
 
 impl Policy for Gate {
     fn decide(&self, listing: &Listing, own: &Entry) -> Result<Decision> {
         let rounds = Rounds::of(listing, self.parties)?;
-        if let Some(through) = rounds.round_of(own.seq) {
+        if let Some((after, through)) = rounds.round_of(own.seq) {
+            self.after.store(after, Ordering::SeqCst);
             self.through.store(through, Ordering::SeqCst);
             return Ok(Decision::Grant);
         }
@@ -264,6 +286,9 @@ impl Policy for Gate {
 pub struct Inside {
     grant: Grant,
     queue: Queue,
+    /// The last entry of the round before ours that was kept when we were let in.
+    after: u64,
+    /// The last entry of our round.
     through: u64,
     /// Whether [`leave`](Self::leave) was called before.
     has_left: AtomicBool,
@@ -272,7 +297,8 @@ pub struct Inside {
 guard!(Inside, "the place inside");
 
 impl Inside {
-    /// Leaves, and waits until all other parties of the round have left or died.
+    /// Leaves, and waits until all other parties of the round have left or died. Parties of other rounds, earlier or
+    /// later, are not waited for.
     ///
     /// `timeout` bounds the wait. `None` waits for ever, also through an outage of the store. After an error `leave` can
     /// be called again: a party that has left stays out, and only waits.
@@ -281,8 +307,8 @@ impl Inside {
     ///
     /// Whatever it returns, this party has left as far as this process is concerned.
     ///
-    /// * [`ErrorKind::Timeout`]: another party is still in. The effect is [`Effect::Applied`] if it was this call that left, and
-    ///   [`Effect::None`] if that was an earlier one.
+    /// * [`ErrorKind::Timeout`]: another party of the round is still in. The effect is [`Effect::Applied`] if it was this call
+    ///   that left, and [`Effect::None`] if that was an earlier one.
     /// * Those of [`release`](Self::release): the session, and with it the place, may have been lost before.
     /// * [`ErrorKind::Unavailable`]: the store did not answer in time. The party's entry is removed in the background.
     ///
@@ -326,7 +352,8 @@ impl Inside {
         }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let is_empty = |listing: &Listing| {
-            let is_in = |entry: &Entry| entry.seq <= self.through;
+            // A party of an earlier round may still be in, and is not waited for.
+            let is_in = |entry: &Entry| entry.seq > self.after && entry.seq <= self.through;
             Ok((!listing.entries.iter().any(is_in)).then_some(()))
         };
         let waited = self.queue.until("leave", left, is_empty).await;
@@ -368,7 +395,7 @@ mod tests {
     }
 
     fn verdict(parties: u32, listing: &Listing, own: usize) -> (String, u64) {
-        let gate = Gate { parties, through: AtomicU64::new(0) };
+        let gate = Gate::new(parties);
         let told = match gate.decide(listing, &listing.entries[own]) {
             Ok(Decision::Wait) => "wait".to_owned(),
             Ok(Decision::Grant) => "in".to_owned(),
@@ -414,6 +441,58 @@ mod tests {
         let next = verdict(2, &listing(&[7, 20, 21], Some(value)), 1).0;
         assert_eq!(next, r#"{"parties":2,"through":[9,21]}"#);
         assert_eq!(verdict(2, &listing(&[7, 20, 21], Some(&next)), 0).1, 9);
+    }
+
+    #[test]
+    fn a_round_begins_after_the_round_before() {
+        let rounds = Rounds { parties: 2, through: vec![9, 21] };
+        let seqs = [7, 9, 20, 21, 22].map(|seq| rounds.round_of(seq));
+        assert_eq!(seqs, [Some((0, 9)), Some((0, 9)), Some((9, 21)), Some((9, 21)), None]);
+    }
+
+    /// Four rounds of two, one after the other. Whoever has left when a round begins, and whichever rounds are forgotten by that: what a
+    /// party takes for its round are the entries of its round that are left, and no others.
+    #[test]
+    fn a_round_has_its_own_entries_whichever_rounds_are_forgotten() {
+        let round_of = |seq: &u64| seq.div_ceil(2);
+        for case in 0..4 * 4 * 3 * 3 * 2 * 2 {
+            // For each party of the first three rounds: when which round begins, it has left. The fifth does not begin.
+            let mut rest = case;
+            let mut gone = Vec::new();
+            for seq in 1..=6 {
+                let later = 5 - round_of(&seq);
+                gone.push(round_of(&seq) + 1 + rest % later);
+                rest /= later;
+            }
+            let mut rounds = Rounds::new(2);
+            for round in 1..=4 {
+                let parties = (1..=2 * round).zip(gone.iter().copied().chain([5, 5]));
+                let left = parties.filter(|(_, gone)| *gone > round);
+                let left: Vec<u64> = left.map(|(seq, _)| seq).collect();
+                rounds = rounds.and(2 * round, &listing(&left, None));
+                for own in &left {
+                    let (after, through) = rounds.round_of(*own).expect("it is in");
+                    let taken = left.iter().filter(|seq| **seq > after && **seq <= through);
+                    let of_it = left.iter().filter(|seq| round_of(seq) == round_of(own));
+                    assert!(taken.eq(of_it), "{own} of {left:?} with {:?}", rounds.through);
+                }
+            }
+        }
+    }
+
+    /// One party of a round has gone, and is in the next round. The other party of the first round stays inside.
+    #[cfg(feature = "memory")]
+    #[tokio::test]
+    async fn br2_a_party_does_not_wait_for_an_earlier_round() -> Result<()> {
+        let coordinator = Coordinator::connect("memory://earlier-round").await?;
+        let phase = coordinator.double_barrier("phase", 2)?;
+        let (stays, goes) = tokio::try_join!(phase.enter(None), phase.enter(None))?;
+        goes.release().await?;
+        let (one, other) = tokio::try_join!(phase.enter(None), phase.enter(None))?;
+        let limit = Some(Duration::from_secs(10));
+        tokio::try_join!(one.leave(limit), other.leave(limit))?;
+        assert!(stays.is_held(), "it is still at work");
+        stays.leave(limit).await
     }
 
     /// A party that has left, and waits for the other one in vain, is told once that it has left.

@@ -88,10 +88,15 @@ pub async fn br2_the_first_who_come(store: &TestStore) -> Result<()> {
     assert!(matches!(refused.kind(), ErrorKind::Timeout | ErrorKind::Unavailable), "{refused}");
     let fourth = mine.enter(Some(PATIENCE)).await?;
     let third = is_in(third).await?;
-    // A party leaves together with those of its own round, and does not wait for the next round.
-    second.leave(Some(PATIENCE)).await?;
+    // A party leaves together with those of its own round. It does not wait for the second party, of the round before, which is
+    // still in.
     let (third, fourth) = tokio::join!(third.leave(Some(PATIENCE)), fourth.leave(Some(PATIENCE)));
-    third.and(fourth)
+    third.and(fourth)?;
+    let (fifth, sixth) = both_in(&one, &other).await?;
+    // Nor does it wait for a party of a later round.
+    second.leave(Some(PATIENCE)).await?;
+    let (fifth, sixth) = tokio::join!(fifth.leave(Some(PATIENCE)), sixth.leave(Some(PATIENCE)));
+    fifth.and(sixth)
 }
 
 /// BR2: a party that gave up is not counted, however often its future was polled before.

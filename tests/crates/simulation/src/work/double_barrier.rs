@@ -1,6 +1,7 @@
 //! A double barrier. The run checks that parties enter together and leave together.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use coordination::simulation::moment;
 use coordination::{DoubleBarrier, FencingToken, Inside};
 use coordination_history::NEVER;
 use rand::RngExt;
+use tokio::task::JoinHandle;
 
 use super::within;
 use crate::stage::{Process, Stage, lock};
@@ -143,7 +145,8 @@ fn judge_out(stage: &Stage, token: FencingToken, round: Option<u64>, since: u64)
     }
 }
 
-/// Checks after the run that a round still succeeds: enough parties come, get in and get out.
+/// Checks after the run that rounds still succeed: enough parties come, get in and get out. One party of a first round stays
+/// inside meanwhile, and is not waited for by those of the second round.
 pub(crate) async fn conclude(stage: &Arc<Stage>) {
     let processes = stage.processes();
     let Some(first) = processes.first() else { return };
@@ -157,17 +160,51 @@ pub(crate) async fn conclude(stage: &Arc<Stage>) {
     if let Some(wrong) = wrong.await {
         return stage.broken(format!("C2: {wrong}"));
     }
-    let tasks: Vec<_> = (0..PARTIES as usize)
-        .map(|index| {
-            let process = &processes[index % processes.len()];
-            let barrier = barrier(process);
-            process.client.spawn(async move { barrier.enter(None).await?.leave(None).await })
-        })
-        .collect();
-    for task in tasks {
-        let through = tokio::time::timeout(stage.plan.recovery(), task).await;
-        if !matches!(through, Ok(Ok(Ok(())))) {
-            stage.broken(format!("BR2: all have come, and one says {through:?}"));
+    let enter = |barrier: DoubleBarrier| async move { barrier.enter(None).await };
+    let Some(inside) = together(stage, &processes, enter).await else { return };
+    let mut inside = processes.iter().cycle().zip(inside);
+    let Some((process, stays)) = inside.next() else { return };
+    for (process, goes) in inside {
+        // Dropping it leaves without waiting.
+        within(process, async move { drop(goes) }).await;
+    }
+    let pass = |barrier: DoubleBarrier| async move { barrier.enter(None).await?.leave(None).await };
+    if together(stage, &processes, pass).await.is_some() {
+        let leaving = process.client.spawn(async move { stays.leave(None).await });
+        returned(stage, leaving).await;
+    }
+}
+
+/// Runs a call for each of as many parties as the barrier needs, in one process after the other, and returns what the calls return;
+/// `None` if one did not succeed.
+async fn together<T, F>(
+    stage: &Stage,
+    processes: &[Arc<Process>],
+    call: impl Fn(DoubleBarrier) -> F,
+) -> Option<Vec<T>>
+where
+    T: fmt::Debug + Send + 'static,
+    F: Future<Output = coordination::Result<T>> + Send + 'static,
+{
+    let begin = |process: &Arc<Process>| process.client.spawn(call(barrier(process)));
+    let calls: Vec<_> = processes.iter().cycle().take(PARTIES as usize).map(begin).collect();
+    let mut results = Vec::new();
+    for call in calls {
+        results.push(returned(stage, call).await?);
+    }
+    Some(results)
+}
+
+/// Waits for a call of a party that has nobody to wait for. If it does not succeed in time, reports that and returns `None`.
+async fn returned<T: fmt::Debug>(
+    stage: &Stage,
+    call: JoinHandle<coordination::Result<T>>,
+) -> Option<T> {
+    match tokio::time::timeout(stage.plan.recovery(), call).await {
+        Ok(Ok(Ok(result))) => Some(result),
+        through => {
+            stage.broken(format!("BR2: all have come or left, and one says {through:?}"));
+            None
         }
     }
 }
