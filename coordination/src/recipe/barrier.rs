@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::engine::data::{MAX_VALUE_BYTES, to_data};
-use super::engine::queue::{Change, Queue};
+use super::engine::queue::{Change, Queue, Seen};
+use super::engine::rising::Rising;
 use crate::backend::Listing;
 use crate::coordinator::Coordinator;
 use crate::error::Result;
@@ -157,19 +158,51 @@ impl Barrier {
     /// # Ok(()) }
     /// ```
     pub async fn wait(&self, timeout: Option<Duration>) -> Result<()> {
-        let mut first = None;
-        let was_open = |listing: &Listing| {
-            let Some(closed) = &listing.value else { return Ok(Some(())) };
-            // A closed barrier cannot be closed again. So if the version is newer than the first one that was read, the barrier was
-            // open in between.
-            Ok((closed.version > *first.get_or_insert(closed.version)).then_some(()))
-        };
-        self.queue.until("wait", timeout, was_open).await
+        let mut closings = Rising::default();
+        let find =
+            |listing: &Listing, seen| Ok(was_open(listing, seen, &mut closings).then_some(()));
+        self.queue.until("wait", timeout, find).await
     }
 }
 
 impl fmt::Debug for Barrier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Barrier").field("name", &self.name()).finish_non_exhaustive()
+    }
+}
+
+/// Whether the barrier is open, or was open during the call: by the version of the value, which each closing raises.
+fn was_open(listing: &Listing, seen: Seen, closings: &mut Rising) -> bool {
+    // A closed barrier cannot be closed again. So if the version has risen, the barrier was open in between.
+    listing.value.as_ref().is_none_or(|closed| closings.has_risen(closed.version, seen))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipe::engine::data::stored;
+
+    fn closed(version: u64) -> Listing {
+        let mut listing = stored::value("\"host-1\"");
+        listing.value.iter_mut().for_each(|value| value.version = version);
+        listing
+    }
+
+    #[test]
+    fn br1_a_barrier_that_was_closed_again_was_open() {
+        let mut closings = Rising::default();
+        assert!(!was_open(&closed(7), Seen::Read, &mut closings));
+        assert!(was_open(&closed(9), Seen::Read, &mut closings));
+        assert!(was_open(&Listing::default(), Seen::Read, &mut closings));
+    }
+
+    /// The store is restored from a snapshot from before this closing, in which the barrier is closed, too. Then it is opened and
+    /// closed, and its version is still lower than at first.
+    #[test]
+    fn br1_a_barrier_that_was_open_after_a_restore() {
+        let mut closings = Rising::default();
+        assert!(!was_open(&closed(7), Seen::Read, &mut closings));
+        assert!(!was_open(&closed(3), Seen::Read, &mut closings));
+        assert!(was_open(&closed(5), Seen::Read, &mut closings));
     }
 }

@@ -351,7 +351,7 @@ impl Inside {
             };
         }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let is_empty = |listing: &Listing| {
+        let is_empty = |listing: &Listing, _| {
             // A party of an earlier round may still be in, and is not waited for.
             let is_in = |entry: &Entry| entry.seq > self.after && entry.seq <= self.through;
             Ok((!listing.entries.iter().any(is_in)).then_some(()))

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::engine::data::{MAX_VALUE_BYTES, from_data, to_data};
 use super::engine::queue::{Change, Queue};
+use super::engine::rising::Rising;
 use crate::backend::{Data, Listing};
 use crate::coordinator::Coordinator;
 use crate::error::{Error, ErrorKind, Result};
@@ -182,10 +183,10 @@ impl Latch {
     /// # Ok(()) }
     /// ```
     pub async fn wait(&self, timeout: Option<Duration>) -> Result<()> {
-        let mut first = None;
-        let has_been_zero = |listing: &Listing| {
+        let mut zeros = Rising::default();
+        let has_been_zero = |listing: &Listing, seen| {
             let stored = Stored::any(listing, self.count, "wait")?;
-            if stored.zeros > *first.get_or_insert(stored.zeros) {
+            if zeros.has_risen(stored.zeros, seen) {
                 return Ok(Some(()));
             }
             let stored = stored.counting_from(self.count, "wait")?;
@@ -258,5 +259,36 @@ mod tests {
         for damaged in ["", "2", r#"{"count":2}"#, r#"{"count":2,"remaining":127}"#] {
             assert_eq!(remaining(damaged), Err(ErrorKind::Corrupt), "{damaged}");
         }
+    }
+
+    /// The store loses what it has, and with it the number of zeros. Then the latch is counted down and reset before the waiter reads.
+    #[cfg(all(coordination_internals, feature = "memory"))]
+    #[tokio::test(start_paused = true)]
+    async fn br3_a_zero_is_noticed_though_the_store_has_lost_those_before() -> Result<()> {
+        use tokio::time::{sleep, timeout};
+
+        use crate::Config;
+        use crate::simulation::{Clocks, Run, World};
+
+        const TTL: Duration = Duration::from_secs(30);
+        let _run = Run::begin(1);
+        let (world, client, coordinator) = World::with_one_client(TTL).await?;
+        let config = Config { ttl: Some(TTL), ..Config::default() };
+        let other = world.client(Clocks::default()).connect(config).await?;
+        let (ready, theirs) = (coordinator.latch("ready", 1)?, other.latch("ready", 1)?);
+        for _ in 0..2 {
+            theirs.count_down().await?;
+            theirs.reset().await?;
+        }
+        let waiting = client.spawn(async move { ready.wait(None).await });
+        sleep(TTL / 2).await;
+        world.wipe();
+        sleep(TTL / 2).await;
+        assert!(!waiting.is_finished(), "it was not counted down");
+        client.pause();
+        theirs.count_down().await?;
+        theirs.reset().await?;
+        client.resume();
+        timeout(TTL, waiting).await.expect("it is let go").expect("no panic")
     }
 }

@@ -11,6 +11,7 @@ pub(crate) mod place;
 pub(crate) mod policy;
 pub(crate) mod protect;
 pub(crate) mod queue;
+pub(crate) mod rising;
 pub(crate) mod slots;
 pub(crate) mod turn;
 pub(crate) mod waiting;

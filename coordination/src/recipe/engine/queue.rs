@@ -42,6 +42,16 @@ pub(crate) enum Change<T> {
     Keep(T),
 }
 
+/// Where a listing comes from that [`Queue::until`] looks through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// The call has read it itself: it is as of a moment during the call, and not older than what the call has read before.
+    Read,
+    /// It is what all observers in this process share, and may be older than the call. What is found there is looked for in a
+    /// [read](Self::Read).
+    View,
+}
+
 impl Queue {
     pub(crate) fn new(session: Arc<Session>, key: QueueKey, coordinator: KeepsOpen) -> Self {
         Self { session, key, label: None, coordinator }
@@ -229,7 +239,7 @@ impl Queue {
         &self,
         operation: &'static str,
         timeout: Option<Duration>,
-        mut find: impl FnMut(&Listing) -> Result<Option<T>>,
+        mut find: impl FnMut(&Listing, Seen) -> Result<Option<T>>,
     ) -> Result<T> {
         let waiting = Waiting::within(timeout);
         let limit = waiting.limit(self.session.call_timeout());
@@ -247,13 +257,18 @@ impl Queue {
                     Err(error) => return Err(error),
                 };
                 has_looked = true;
-                match self.named(find(&listing))? {
+                match self.named(find(&listing, Seen::Read))? {
                     Some(found) => return Ok(Some(found)),
                     None if waiting == Waiting::Never => return Ok(None),
                     None => {}
                 }
                 let views = views.get_or_insert_with(|| self.observe(Sight::Moment));
-                while matches!(find(&self.named(views.next().await)?.listing), Ok(None)) {}
+                loop {
+                    let view = self.named(views.next().await)?;
+                    if !matches!(find(&view.listing, Seen::View), Ok(None)) {
+                        break;
+                    }
+                }
             }
         };
         let found = tokio::select! {
