@@ -79,7 +79,7 @@ async fn acquire_in_task(
         waiting,
         waits: Waits::begin(session, queue, waiting, task::try_id(), &call),
         call,
-        tries: Mutex::new(Tries { refused: None, may_be_there: started.is_some() }),
+        tries: Mutex::new(Tries { may_be_there: started.is_some(), ..Tries::default() }),
     };
     let span = session.about(queue).acquiring();
     let task = async move {
@@ -167,7 +167,13 @@ async fn drive(
     mut answer: oneshot::Sender<Result<Option<Box<OwnEntry>>>>,
 ) {
     let (cancel, cancelled) = watch::channel(());
-    let turn = acquire.contend(started, cancelled);
+    let turn = async {
+        let outcome = acquire.contend(started, cancelled).await;
+        outcome.map_err(|error| match acquire.tries().may_have_written {
+            true => error.with_effect(Effect::Unknown),
+            false => error,
+        })
+    };
     tokio::pin!(turn);
     let over = tokio::select! {
         biased;
@@ -184,7 +190,7 @@ async fn drive(
     if !matches!(over, Over::Unwanted) {
         // Wait a moment for the removal, which is most often done at once: then the caller's next try does not meet this entry.
         let cleared = tokio::time::timeout(CLEARING, &mut turn).await;
-        let Tries { refused, may_be_there } = std::mem::take(&mut *acquire.tries());
+        let Tries { refused, may_be_there, .. } = std::mem::take(&mut *acquire.tries());
         let error = match over {
             Over::Refused(error) => error,
             Over::Late | Over::Unwanted => too_late(&acquire, is_blocked, refused),

@@ -78,6 +78,11 @@ pub(in crate::recipe) async fn await_decision(
                 let write = Write::new(queue, expected, Some(data));
                 let write = || session.backend.write(&write);
                 let written = session.retry_until_settled(lease, "acquire", write).await;
+                let did_nothing = match &written {
+                    Ok(version) => version.is_none(),
+                    Err(error) => error.effect() == Effect::None,
+                };
+                acquire.tries().may_have_written |= !did_nothing;
                 // Whether it was written or not, the next read shows the queue's value.
                 refusals.or_pause(written, has_waited).await?;
                 continue;

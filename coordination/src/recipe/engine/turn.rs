@@ -47,6 +47,8 @@ pub(in crate::recipe) struct Tries {
     pub(in crate::recipe) refused: Option<Error>,
     /// Whether one of the tries may have entered an entry, or may yet do so.
     pub(in crate::recipe) may_be_there: bool,
+    /// Whether one of the tries may have written the queue's value, which stays when its entry is removed.
+    pub(in crate::recipe) may_have_written: bool,
 }
 
 /// An entry that was entered, and its position at that moment.
@@ -177,7 +179,9 @@ impl Acquire {
                     let refused = entered.as_ref().err().cloned();
                     let did_nothing =
                         refused.as_ref().is_some_and(|error| error.effect() == Effect::None);
-                    *self.tries() = Tries { may_be_there: before || !did_nothing, refused };
+                    let mut tries = self.tries();
+                    tries.may_be_there = before || !did_nothing;
+                    tries.refused = refused;
                     entered.map(Some)
                 }
                 // An earlier try may have entered the entry. It is removed when `own` is dropped.

@@ -245,6 +245,28 @@ fn x1_an_acquire_whose_reads_fail_has_done_nothing() {
     });
 }
 
+/// Whenever an acquire fails after it has stored the number of permits, which stays, the number is told of.
+#[test]
+fn x1_a_number_that_was_stored_for_an_acquire_is_told_of() {
+    let mut stored = 0;
+    for moment in (0..30 * WAY).step_by(5) {
+        in_a_world(async |world, client, one, other| {
+            let wanted = one.semaphore("s", 2).expect("a good name");
+            let acquiring = client.spawn(async move { wanted.acquire(None).await.map(drop) });
+            sleep(ms(moment)).await;
+            world.set_room(Room::None);
+            let Err(refused) = acquiring.await.expect("no panic") else { return };
+            let looks = other.semaphore("s", 1).expect("a good name");
+            let is_stored = looks.stored_permits().await.expect("the store is there").is_some();
+            let effect = if is_stored { Effect::Unknown } else { Effect::None };
+            assert_eq!(told(&refused), (ErrorKind::Quota, effect), "{moment}: {refused}");
+            assert_eq!(world.entries(), 0, "{moment}: no entry is left");
+            stored += u32::from(is_stored);
+        });
+    }
+    assert!(stored > 0, "it was stored in no run");
+}
+
 /// Whoever claims a job under a guard looks whether the guard of the last claim is gone, and is not answered.
 #[test]
 fn x1_a_look_that_is_not_answered_claims_no_job() {
