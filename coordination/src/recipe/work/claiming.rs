@@ -225,7 +225,8 @@ impl WorkQueue {
         self.engine.queue.run("renew", renewing).await
     }
 
-    /// Ends a claim and answers how many items are free by that: none, if there is no such claim.
+    /// Ends a claim and answers how many items are free by that: none, if there is no such claim. If a process has it as a
+    /// [`WorkClaim`], that process is not told at once: see [`WorkClaim::is_held`].
     ///
     /// # Errors
     ///

@@ -261,7 +261,8 @@ impl WorkClaim {
         claim
     }
 
-    /// The claim's name, by which any process can renew, release and acknowledge.
+    /// The claim's name, by which any process can renew, release and acknowledge. Give it to nobody who may release the claim while
+    /// this process works: see [`is_held`](Self::is_held).
     pub fn id(&self) -> ClaimId {
         self.id
     }
@@ -307,8 +308,33 @@ impl WorkClaim {
         self.holder.session_file()
     }
 
-    /// Whether the claim can be relied on at this moment, by this machine's clock: nobody else has been given its items, unless an
-    /// operator has [taken it away](WorkQueue::break_claim) and nothing was asked of the store under the claim since.
+    /// Whether the claim can be relied on at this moment, by this machine's clock: nobody else has been given its items.
+    ///
+    /// Others can end a claim at once: an operator [takes it away](WorkQueue::break_claim), or somebody who has its
+    /// [id](Self::id) [releases](WorkQueue::release) it. This process is told when it next asks the store for something under the
+    /// claim, at the latest with the next renewal by [`keep_alive`](Self::keep_alive), after a third of the ttl. Until then this is
+    /// true and [`lost`](Self::lost) waits, although others may have been given the items, and only the [token](Self::token) stops
+    /// this worker's writes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use coordination::{ClaimOptions, ErrorKind, NewItem};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let jobs = coordinator.queue("resize-jobs")?;
+    /// jobs.post(&[NewItem::new("vol-7")]).await?;
+    /// let claim = jobs.claim(ClaimOptions::default()).await?.expect("one is ready");
+    /// // Somebody else, who was told its id.
+    /// assert_eq!(jobs.release(claim.id()).await?, 1);
+    /// assert!(claim.is_held(), "nothing was asked since");
+    ///
+    /// let over = claim.renew(None, None).await.unwrap_err();
+    /// assert_eq!(over.kind(), ErrorKind::NoSuchClaim);
+    /// assert!(!claim.is_held());
+    /// # Ok(()) }
+    /// ```
     pub fn is_held(&self) -> bool {
         !self.is_over()
     }
