@@ -5,6 +5,7 @@
 //! only while it has no entry, so nobody can join what is being deleted.
 
 use std::fmt;
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -316,9 +317,18 @@ impl Group {
         &self,
         capabilities: &(impl Serialize + ?Sized),
     ) -> Result<Membership> {
+        self.or_create(|| self.join(capabilities)).await
+    }
+
+    /// Makes this call, and creates the group each time that the call says that the group is missing. If the call fails after that,
+    /// the effect is `Unknown`, because the group stays.
+    async fn or_create<T, C>(&self, call: impl Fn() -> C) -> Result<T>
+    where
+        C: Future<Output = Result<T>>,
+    {
         let mut has_created = false;
         let outcome = loop {
-            match self.join(capabilities).await {
+            match call().await {
                 Err(error) if error.kind() == ErrorKind::GroupMissing => {}
                 outcome => break outcome,
             }
@@ -534,6 +544,9 @@ fn already_joined() -> Error {
 
 #[cfg(all(test, feature = "memory"))]
 mod tests {
+    use std::future::poll_fn;
+    use std::task::Poll;
+
     use super::*;
     use crate::Config;
     use crate::backend::{EntryId, NewEntry};
@@ -566,6 +579,23 @@ mod tests {
         let error = wait(group.join_as("another", "ssd")).expect_err("it is a member");
         assert_eq!(error.kind(), ErrorKind::AlreadyJoined);
         drop(membership);
+    }
+
+    /// A watch only reads: it has done nothing, whenever it ends.
+    #[test]
+    fn x1_a_watch_that_ends_with_its_runtime_has_done_nothing() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        let connecting = Coordinator::connect("memory://watch-ended");
+        let coordinator = runtime.block_on(connecting).expect("it is in memory");
+        let group = coordinator.group("backups").expect("a good name");
+        let mut watching = Box::pin(async move { group.watch().await });
+        let begun = poll_fn(|context| Poll::Ready(watching.as_mut().poll(context)));
+        assert!(runtime.block_on(begun).is_pending(), "its task has not run");
+        drop(runtime);
+        let error = wait(watching).expect_err("its runtime has ended");
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::Closed, Effect::None), "{error}");
+        assert!(error.to_string().contains("the runtime on which the session lived"), "{error}");
     }
 
     /// Enters an entry of this session that no guard holds and nobody removes; returns its member id.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::members::{GroupEvent, Member, Members, present};
 use super::{Group, LONGEST_JOIN, missing};
 use crate::backend::{Entry, Listing};
-use crate::error::{ErrorKind, Result};
+use crate::error::{Effect, Result};
 use crate::recipe::engine::queue::Queue;
 use crate::session::{Sight, View, Views};
 
@@ -59,7 +59,9 @@ impl Group {
     /// * [`ErrorKind::GroupMissing`](crate::ErrorKind::GroupMissing): the group does not exist.
     /// * [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable): the store did not answer two requests,
     ///   each of which waits as long as [`join`](Self::join).
-    /// * [`ErrorKind::Closed`](crate::ErrorKind::Closed), and those of a store that refuses.
+    /// * [`ErrorKind::Closed`](crate::ErrorKind::Closed): the coordinator was stopped, or the runtime on which its session lives
+    ///   has ended.
+    /// * Those of a store that refuses.
     ///
     /// # Cancel safety
     ///
@@ -103,7 +105,8 @@ impl Group {
                 }
             }
         });
-        let (views, view) = starting.await?;
+        // It only reads, whenever it ends.
+        let (views, view) = starting.await.map_err(|error| error.with_effect(Effect::None))?;
         Ok(GroupWatch { queue: queue.clone(), views: Some(views), changes: Changes::from(view) })
     }
 
@@ -112,7 +115,8 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// Those of [`watch`](Self::watch) but `GroupMissing`, and those of [`create`](Self::create) but `GroupExists`.
+    /// Those of [`watch`](Self::watch) but `GroupMissing`, and those of [`create`](Self::create) but `GroupExists`. With
+    /// [`Effect::Unknown`](crate::Effect::Unknown) the group may have been created.
     ///
     /// # Cancel safety
     ///
@@ -132,14 +136,7 @@ impl Group {
     /// # Ok(()) }
     /// ```
     pub async fn watch_or_create(&self) -> Result<GroupWatch> {
-        loop {
-            match self.watch().await {
-                Err(error) if error.kind() == ErrorKind::GroupMissing => {
-                    self.create_if_missing().await?
-                }
-                outcome => return outcome,
-            }
-        }
+        self.or_create(|| self.watch()).await
     }
 }
 
@@ -154,7 +151,7 @@ impl GroupWatch {
     /// # Errors
     ///
     /// * [`GroupMissing`](crate::ErrorKind::GroupMissing): after [`GroupEvent::Deleted`].
-    /// * [`Closed`](crate::ErrorKind::Closed): the coordinator was stopped.
+    /// * [`Closed`](crate::ErrorKind::Closed): the coordinator was stopped, or the runtime on which its session lives has ended.
     ///
     /// It waits through an outage of the store, and returns [`GroupEvent::Resync`] afterwards.
     ///

@@ -309,6 +309,28 @@ fn x1_a_group_that_was_created_for_a_join_is_told_of() {
     assert!(created > 0, "it was created in no run");
 }
 
+/// Whenever a watch fails after it has created the group, the group is told of.
+#[test]
+fn x1_a_group_that_was_created_for_a_watch_is_told_of() {
+    let mut created = 0;
+    for moment in (0..30 * WAY).step_by(5) {
+        in_a_world(async |world, client, one, other| {
+            let group = one.group("backups").expect("a good name");
+            let watching = client.spawn(async move { group.watch_or_create().await.map(drop) });
+            sleep(ms(moment)).await;
+            world.set_failing(Some(ErrorKind::Auth));
+            let Err(refused) = watching.await.expect("no panic") else { return };
+            world.set_failing(None);
+            let group = other.group("backups").expect("a good name");
+            let exists = group.exists().await.expect("the store is there");
+            let effect = if exists { Effect::Unknown } else { Effect::None };
+            assert_eq!(told(&refused), (ErrorKind::Auth, effect), "{moment}");
+            created += u32::from(exists);
+        });
+    }
+    assert!(created > 0, "it was created in no run");
+}
+
 /// Whenever a join fails after others have seen the member, because its partitioner cannot be made, it is told of.
 #[test]
 fn x1_a_join_whose_partitioner_fails_is_told_of() {
