@@ -3,7 +3,7 @@ use coordination::{Config, Coordinator};
 use super::*;
 use crate::auth::Auth;
 use crate::delivery::Deliver;
-use crate::holds::End;
+use crate::holds::{End, Hold};
 use crate::keys::{self, Asked};
 use crate::kind::Kind;
 use crate::look;
@@ -41,6 +41,14 @@ pub(crate) fn wanted(wait: u64) -> Wanted {
         title: String::new(),
         client: "me".to_owned(),
     }
+}
+
+/// The hold of what is free, once its client was told of it.
+async fn delivered(service: &Shared, wanted: Wanted) -> Arc<Hold> {
+    let mut granted = acquire(service, wanted, None).await.expect("it is free");
+    let hold = granted.hold().expect("it is here").clone();
+    granted.deliver();
+    hold
 }
 
 /// Not how long the request before has waited, whose try it was.
@@ -358,20 +366,24 @@ async fn a_promise_of_a_dead_instance_is_sat_out_by_who_acquires_several_locks()
     }
 }
 
+/// A hold of three locks that its client was told of, and their promises as another session sees them.
+async fn three_promised(
+    service: &Shared,
+    other: &Coordinator,
+) -> (Arc<Hold>, [SharedValue<Promised>; 3]) {
+    let names = ["x", "y", "z"];
+    let what = What::Locks { names: names.map(str::to_owned).into(), shared: false };
+    let hold = delivered(service, Wanted { what, ..wanted(0) }).await;
+    (hold, names.map(|name| promise::of(other, name).expect("a name")))
+}
+
 /// H2: promises of several locks outlive the loss of their hold, all of them, and go when its client says so, all of them.
 #[tokio::test]
 async fn promises_of_several_locks_stay_and_go_together() {
     let (service, other) = instance(Cover::Nothing).await;
-    let names: Vec<_> = ["x", "y", "z"].map(str::to_owned).into();
-    let what = What::Locks { names: names.clone(), shared: false };
-    let mut granted =
-        acquire(&service, Wanted { what, ..wanted(0) }, None).await.expect("they are free");
-    let hold = granted.hold().expect("it is here").clone();
-    granted.deliver();
+    let (hold, promises) = three_promised(&service, &other).await;
     let lost = End::Lost(coordination::LossReason::ExpiredByServer);
     drop(service.holds.give_up(&hold, lost).await.expect("it was held"));
-    let promises: Vec<_> =
-        names.iter().map(|name| promise::of(&other, name).expect("a name")).collect();
     for promise in &promises {
         assert!(promise.read().await.expect("memory answers").is_some(), "{}", promise.name());
     }
@@ -385,19 +397,12 @@ async fn promises_of_several_locks_stay_and_go_together() {
 #[tokio::test]
 async fn promises_of_several_locks_are_deleted_at_the_same_time() {
     let (service, other) = instance(Cover::Nothing).await;
-    let names: Vec<_> = ["x", "y", "z"].map(str::to_owned).into();
-    let what = What::Locks { names: names.clone(), shared: false };
-    let mut granted =
-        acquire(&service, Wanted { what, ..wanted(0) }, None).await.expect("they are free");
-    let hold = granted.hold().expect("it is here").clone();
-    granted.deliver();
+    let (hold, promises) = three_promised(&service, &other).await;
     let hanging = hold.promises[0].hang().await;
     let releasing = tokio::spawn({
         let (holds, hold) = (Arc::clone(&service.holds), Arc::clone(&hold));
         async move { holds.give_up(&hold, End::Released).await }
     });
-    let promises: Vec<_> =
-        names.iter().map(|name| promise::of(&other, name).expect("a name")).collect();
     for promise in &promises[1..] {
         assert!(is_soon_gone(promise).await, "{}", promise.name());
     }
@@ -417,9 +422,7 @@ async fn a_promise_outlives_the_loss_of_its_hold() {
         [(DeadlinePassed, true), (ExpiredByServer, true), (Revoked, true), (EntryDeleted, false)]
     {
         let (service, other) = instance(Cover::Nothing).await;
-        let mut granted = acquire(&service, wanted(0), None).await.expect("it is free");
-        let hold = granted.hold().expect("it is here").clone();
-        granted.deliver();
+        let hold = delivered(&service, wanted(0)).await;
         service
             .holds
             .give_up(&hold, End::Lost(reason))
@@ -438,10 +441,7 @@ async fn a_promise_of_a_lost_hold_is_deleted_when_its_lease_is_over() {
     let (service, other) = instance(Cover::Nothing).await;
     let lease = Duration::from_secs(2);
     let begun = Instant::now();
-    let wanted = Wanted { lease, ..wanted(0) };
-    let mut granted = acquire(&service, wanted, None).await.expect("it is free");
-    let hold = granted.hold().expect("it is here").clone();
-    granted.deliver();
+    let hold = delivered(&service, Wanted { lease, ..wanted(0) }).await;
     let lost = End::Lost(coordination::LossReason::ExpiredByServer);
     drop(service.holds.give_up(&hold, lost).await.expect("it was held"));
     let promise = promise::of(&other, "x").expect("a name");
@@ -506,9 +506,7 @@ impl Drop for Disk {
 async fn a_promise_that_could_not_be_deleted_is_deleted_when_the_store_lets_us() {
     let disk = Disk::new();
     let (service, other) = disk.instance().await;
-    let mut granted = acquire(&service, wanted(0), None).await.expect("it is free");
-    let hold = granted.hold().expect("it is here").clone();
-    granted.deliver();
+    let hold = delivered(&service, wanted(0)).await;
     let path = disk.take("promise");
     let released = service.holds.give_up(&hold, End::Released).await.expect("it was held");
     released.expect("the lock itself is within reach");
@@ -690,10 +688,7 @@ async fn h6_of_each_recipe_nothing_is_left_by_a_client_that_has_gone() {
 async fn a_hold_that_is_changed_is_released_all_the_same() {
     let (service, other) = instance(Cover::Any).await;
     let what = What::Election { value: "before".into() };
-    let wanted = Wanted { what, ..wanted(0) };
-    let mut granted = acquire(&service, wanted, None).await.expect("it is free");
-    let hold = granted.hold().expect("it is here").clone();
-    granted.deliver();
+    let hold = delivered(&service, Wanted { what, ..wanted(0) }).await;
     let election = other.election("x").expect("a name");
     let seen = async || {
         let leader = election.leader().await.expect("memory answers");
