@@ -10,13 +10,45 @@ use super::super::layout::Outbox;
 use super::super::look::{Which, list};
 use super::*;
 use crate::recipe::work::WorkQueue;
+#[cfg(coordination_internals)]
+use crate::simulation::{Client, Clocks, Run, Traits, Weather, World};
 use crate::{ClaimId, ClaimOptions, Coordinator, NewItem};
+
+/// What the clock since boot of this host shows at first, and that of another host.
+#[cfg(coordination_internals)]
+const HERE: u64 = 0;
+#[cfg(coordination_internals)]
+const THERE: u64 = 77_000_000_000;
 
 /// A queue as two processes have it.
 async fn two(store: &str) -> Result<(WorkQueue, WorkQueue)> {
     let url = format!("memory://work-{store}");
     let queue = async || Coordinator::connect(&url).await?.queue("jobs");
     Ok((queue().await?, queue().await?))
+}
+
+/// A run with a store on a server that has no clock.
+#[cfg(coordination_internals)]
+fn without_clock() -> (Run, World) {
+    let run = Run::begin(1);
+    let traits =
+        Traits { is_remote: true, has_clock: false, watches: true, renews_on_restart: false };
+    (run, World::new(1, traits))
+}
+
+/// A process on the host whose clock since boot shows this at first.
+#[cfg(coordination_internals)]
+async fn client_on(world: &World, boot: u64) -> Result<(Arc<Client>, Coordinator)> {
+    let client = world.client(Clocks { boot, ..Clocks::default() });
+    let coordinator = client.connect(crate::Config::default()).await?;
+    Ok((client, coordinator))
+}
+
+/// The same, with the queue as that process has it.
+#[cfg(coordination_internals)]
+async fn queue_on(world: &World, boot: u64) -> Result<(Arc<Client>, WorkQueue)> {
+    let (client, coordinator) = client_on(world, boot).await?;
+    Ok((client, coordinator.queue("jobs")?))
 }
 
 /// What another process does while a step is being made.
@@ -215,7 +247,6 @@ fn an_item_is_waited_for_where_no_runtime_has_timers() -> Result<()> {
 #[tokio::test(start_paused = true)]
 async fn a_write_in_doubt_is_never_said_to_have_no_effect() -> Result<()> {
     use crate::error::ErrorKind;
-    use crate::simulation::{Clocks, Run, Traits, World};
     let _run = Run::begin(1);
     let traits =
         Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
@@ -311,7 +342,6 @@ async fn a_long_call_lets_others_of_its_process_in_between() -> Result<()> {
 #[cfg(coordination_internals)]
 #[tokio::test(start_paused = true)]
 async fn those_who_wait_share_what_one_of_them_has_seen() -> Result<()> {
-    use crate::simulation::{Clocks, Run, Traits, Weather, World};
     const WAITERS: usize = 50;
     let _run = Run::begin(1);
     let traits =
@@ -348,7 +378,6 @@ async fn those_who_wait_share_what_one_of_them_has_seen() -> Result<()> {
 #[tokio::test(start_paused = true)]
 async fn all_who_wait_are_told_of_an_outage_together() -> Result<()> {
     use crate::error::ErrorKind;
-    use crate::simulation::{Clocks, Run, Traits, World};
     let _run = Run::begin(1);
     let traits =
         Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
@@ -419,15 +448,9 @@ async fn wk4_a_claim_that_nobody_got_does_not_count_though_its_time_is_over() ->
 #[cfg(coordination_internals)]
 #[tokio::test(start_paused = true)]
 async fn wk6_time_goes_on_though_another_host_only_posts() -> Result<()> {
-    use crate::simulation::{Clocks, Run, Traits, World};
-    let _run = Run::begin(1);
-    let traits =
-        Traits { is_remote: true, has_clock: false, watches: true, renews_on_restart: false };
-    let world = World::new(1, traits);
-    let client = |boot: u64| world.client(Clocks { boot, ..Clocks::default() });
-    let (works, posts) = (client(0), client(77_000_000_000));
-    let here = works.connect(crate::Config::default()).await?.queue("jobs")?;
-    let there = posts.connect(crate::Config::default()).await?.queue("jobs")?;
+    let (_run, world) = without_clock();
+    let ((works, here), (posts, there)) =
+        (queue_on(&world, HERE).await?, queue_on(&world, THERE).await?);
     let delayed = NewItem::new("delayed").delay(Duration::from_secs(60));
     here.post(&[delayed]).await?;
     let begun = Instant::now();
@@ -460,19 +483,13 @@ async fn wk6_time_goes_on_though_another_host_only_posts() -> Result<()> {
 #[cfg(coordination_internals)]
 #[tokio::test(start_paused = true)]
 async fn wk6_only_what_other_hosts_write_is_read_each_time() -> Result<()> {
-    use crate::simulation::{Clocks, Run, Traits, World};
-    let _run = Run::begin(1);
-    let traits =
-        Traits { is_remote: true, has_clock: false, watches: true, renews_on_restart: false };
-    let world = World::new(1, traits);
-    let client = |boot: u64| world.client(Clocks { boot, ..Clocks::default() });
-    let (follows, beside, elsewhere) = (client(0), client(0), client(77_000_000_000));
-    let queue = follows.connect(crate::Config::default()).await?.queue("jobs")?;
+    let (_run, world) = without_clock();
+    let (follows, queue) = queue_on(&world, HERE).await?;
     let asks = queue.clone();
     let asking = follows.spawn(async move { asks.claim(ClaimOptions::default()).await });
     assert!(asking.await.expect("no panic")?.is_none());
-    for (poster, reads_each) in [(beside, false), (elsewhere, true)] {
-        let there = poster.connect(crate::Config::default()).await?.queue("jobs")?;
+    for (host, reads_each) in [(HERE, false), (THERE, true)] {
+        let (poster, there) = queue_on(&world, host).await?;
         let posting = poster.spawn(async move {
             for _ in 0..200 {
                 there.post(&[NewItem::new("a")]).await.expect("the store is there");
@@ -496,17 +513,11 @@ async fn wk6_only_what_other_hosts_write_is_read_each_time() -> Result<()> {
 #[cfg(coordination_internals)]
 #[tokio::test(start_paused = true)]
 async fn wk6_all_processes_of_a_host_learn_that_another_one_writes() -> Result<()> {
-    use crate::simulation::{Clocks, Run, Traits, World};
-    let _run = Run::begin(1);
-    let traits =
-        Traits { is_remote: true, has_clock: false, watches: true, renews_on_restart: false };
-    let world = World::new(1, traits);
+    let (_run, world) = without_clock();
     let mut all = Vec::new();
     // The last one is on the other host.
-    for boot in std::iter::repeat_n(0, 20).chain([77_000_000_000]) {
-        let client = world.client(Clocks { boot, ..Clocks::default() });
-        let queue = client.connect(crate::Config::default()).await?.queue("jobs")?;
-        all.push((client, queue));
+    for host in std::iter::repeat_n(HERE, 20).chain([THERE]) {
+        all.push(queue_on(&world, host).await?);
     }
     let post = async |who: usize, delay: u64| -> Result<()> {
         let (client, queue) = (&all[who].0, all[who].1.clone());
@@ -545,15 +556,9 @@ async fn wk6_all_processes_of_a_host_learn_that_another_one_writes() -> Result<(
 #[cfg(coordination_internals)]
 #[tokio::test(start_paused = true)]
 async fn wk6_who_only_removes_takes_no_time_from_others() -> Result<()> {
-    use crate::simulation::{Clocks, Run, Traits, World};
-    let _run = Run::begin(1);
-    let traits =
-        Traits { is_remote: true, has_clock: false, watches: true, renews_on_restart: false };
-    let world = World::new(1, traits);
-    let client = |boot: u64| world.client(Clocks { boot, ..Clocks::default() });
-    let (waits, removes) = (client(0), client(77_000_000_000));
-    let here = waits.connect(crate::Config::default()).await?.queue("jobs")?;
-    let there = removes.connect(crate::Config::default()).await?.queue("jobs")?;
+    let (_run, world) = without_clock();
+    let ((waits, here), (removes, there)) =
+        (queue_on(&world, HERE).await?, queue_on(&world, THERE).await?);
     let delay = |seconds| NewItem::new("later").delay(Duration::from_secs(seconds));
     let begun = Instant::now();
     let items = here.post(&[delay(60), delay(900), delay(900)]).await?;
@@ -585,15 +590,9 @@ async fn wk6_who_only_removes_takes_no_time_from_others() -> Result<()> {
 #[cfg(coordination_internals)]
 #[tokio::test(start_paused = true)]
 async fn wk6_who_only_pops_or_collects_learns_that_time_passes() -> Result<()> {
-    use crate::simulation::{Clocks, Run, Traits, World};
-    let _run = Run::begin(1);
-    let traits =
-        Traits { is_remote: true, has_clock: false, watches: true, renews_on_restart: false };
-    let world = World::new(1, traits);
-    let client = |boot: u64| world.client(Clocks { boot, ..Clocks::default() });
-    let (posts, asks) = (client(0), client(77_000_000_000));
-    let here = posts.connect(crate::Config::default()).await?;
-    let there = asks.connect(crate::Config::default()).await?;
+    let (_run, world) = without_clock();
+    let (_, here) = client_on(&world, HERE).await?;
+    let (asks, there) = client_on(&world, THERE).await?;
     for collects in [false, true] {
         let name = if collects { "collected" } else { "popped" };
         let item = match collects {
@@ -649,14 +648,9 @@ async fn wk6_who_comes_later_is_told_in_time() -> Result<()> {
 #[cfg(coordination_internals)]
 #[tokio::test(start_paused = true)]
 async fn wk6_who_waits_on_the_host_that_wrote_last_is_told_in_time() -> Result<()> {
-    use crate::simulation::{Clocks, Run, Traits, World};
-    let _run = Run::begin(1);
-    let traits =
-        Traits { is_remote: true, has_clock: false, watches: true, renews_on_restart: false };
-    let world = World::new(1, traits);
-    let (posts, waits) = (world.client(Clocks::default()), world.client(Clocks::default()));
-    let there = posts.connect(crate::Config::default()).await?.queue("jobs")?;
-    let here = waits.connect(crate::Config::default()).await?.queue("jobs")?;
+    let (_run, world) = without_clock();
+    let ((posts, there), (waits, here)) =
+        (queue_on(&world, HERE).await?, queue_on(&world, HERE).await?);
     let delay = Duration::from_secs(900);
     let item = NewItem::new("a").delay(delay);
     let posting = posts.spawn(async move { there.post(&[item]).await });
