@@ -19,15 +19,21 @@ async fn two(store: &str) -> Result<(Lock, Lock)> {
     Ok((one.lock("a")?, other.lock("a")?))
 }
 
-type Wait = std::pin::Pin<Box<dyn Future<Output = Result<CohortGuard>> + Send>>;
+type Begun<T> = std::pin::Pin<Box<dyn Future<Output = T> + Send>>;
+type Wait = Begun<Result<CohortGuard>>;
 
 /// An acquire that has been polled once, so that it waits.
 async fn waits(cohort: &Cohort, timeout: Option<Duration>) -> Wait {
     let cohort = cohort.clone();
-    let mut wait: Wait = Box::pin(async move { cohort.acquire(timeout).await });
-    let polled = poll_fn(|context| Poll::Ready(wait.as_mut().poll(context))).await;
+    begun(async move { cohort.acquire(timeout).await }).await
+}
+
+/// A call that has been polled once, and waits.
+async fn begun<T>(call: impl Future<Output = T> + Send + 'static) -> Begun<T> {
+    let mut call: Begun<T> = Box::pin(call);
+    let polled = poll_fn(|context| Poll::Ready(call.as_mut().poll(context))).await;
     assert!(polled.is_pending());
-    wait
+    call
 }
 
 /// Has its turn once it comes, and returns its token.
@@ -48,6 +54,22 @@ async fn of_another(lock: &Lock) -> tokio::task::JoinHandle<Result<TurnToken>> {
     });
     sleep(MS).await;
     task
+}
+
+/// The release of a turn that ended when its lock was taken away.
+fn assert_taken_away(released: Result<()>) {
+    let lost = released.expect_err("it was lost");
+    assert_eq!(lost.loss_reason(), Some(LossReason::EntryDeleted));
+    assert_eq!((lost.effect(), lost.body_ran()), (Effect::Applied, true));
+}
+
+/// A coordinator that is to be stopped, its cohort, one who has the turn, and one who waits for it.
+async fn two_tasks(store: &str) -> Result<(Coordinator, Cohort, CohortGuard, Wait)> {
+    let coordinator = Coordinator::connect(&format!("memory://{store}")).await?;
+    let cohort = coordinator.lock("a")?.cohort();
+    let guard = cohort.acquire(None).await?;
+    let waits = waits(&cohort, None).await;
+    Ok((coordinator, cohort, guard, waits))
 }
 
 #[tokio::test(start_paused = true)]
@@ -177,9 +199,7 @@ async fn l2_a_lost_turn_is_not_waited_for() -> Result<()> {
     assert!(!hanging.is_held() && next.is_held());
     assert!(next.token() > hanging.token());
     assert_eq!(hanging.lost().await, LossReason::EntryDeleted);
-    let lost = hanging.release().await.expect_err("it was lost");
-    assert_eq!(lost.loss_reason(), Some(LossReason::EntryDeleted));
-    assert_eq!((lost.effect(), lost.body_ran()), (Effect::Applied, true));
+    assert_taken_away(hanging.release().await);
     assert!(next.is_held(), "it is another grant");
     next.release().await
 }
@@ -192,24 +212,17 @@ async fn c5_a_release_that_a_loss_overtakes_tells_of_the_loss() -> Result<()> {
     let (over, ended) = oneshot::channel();
     let over = Some(Unforked::new(over));
     let guard = CohortGuard { grant: Arc::clone(&grant), turn: 0, over };
-    let mut releasing = Box::pin(guard.release());
-    let polled = poll_fn(|context| Poll::Ready(releasing.as_mut().poll(context))).await;
-    assert!(polled.is_pending());
+    let releasing = begun(guard.release()).await;
     other.break_lock().await?.expect("it is held");
     assert_eq!(grant.lost().await, LossReason::EntryDeleted);
     drop(ended);
-    let lost = releasing.await.expect_err("it was lost");
-    assert_eq!(lost.loss_reason(), Some(LossReason::EntryDeleted));
-    assert_eq!((lost.effect(), lost.body_ran()), (Effect::Applied, true));
+    assert_taken_away(releasing.await);
     Ok(())
 }
 
 #[tokio::test(start_paused = true)]
 async fn l8_a_stop_refuses_those_who_wait_and_lets_the_turn_end() -> Result<()> {
-    let coordinator = Coordinator::connect("memory://cohort-stop").await?;
-    let cohort = coordinator.lock("a")?.cohort();
-    let guard = cohort.acquire(None).await?;
-    let waits = waits(&cohort, None).await;
+    let (coordinator, cohort, guard, waits) = two_tasks("cohort-stop").await?;
     let stopping = tokio::spawn(async move { coordinator.stop_within(LONG).await });
     let refused = timeout(MS, waits).await.expect("at once").expect_err("nothing is given out");
     assert_eq!(refused.kind(), ErrorKind::Closed);
@@ -223,10 +236,7 @@ async fn l8_a_stop_refuses_those_who_wait_and_lets_the_turn_end() -> Result<()> 
 
 #[tokio::test(start_paused = true)]
 async fn c7_a_stop_at_once_loses_the_turn_and_tells_those_who_wait() -> Result<()> {
-    let coordinator = Coordinator::connect("memory://cohort-closed").await?;
-    let cohort = coordinator.lock("a")?.cohort();
-    let guard = cohort.acquire(None).await?;
-    let waits = waits(&cohort, None).await;
+    let (coordinator, _cohort, guard, waits) = two_tasks("cohort-closed").await?;
     coordinator.stop().await?;
     assert_eq!(guard.lost().await, LossReason::Closed);
     assert_eq!(waits.await.expect_err("it is stopped").kind(), ErrorKind::Closed);
