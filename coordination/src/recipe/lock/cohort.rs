@@ -1,25 +1,20 @@
 //! A lock that tasks of one process pass on among themselves: lock cohorting, with one entry at the store for all who wait.
 
+mod guard;
 mod serving;
 #[cfg(all(test, feature = "memory"))]
 mod tests;
 
 use std::fmt;
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
-
-use self::serving::{Reply, Shared};
+pub use self::guard::CohortGuard;
+use self::serving::Shared;
 use super::Lock;
-use crate::env::Unforked;
-use crate::error::{Effect, Error, LossReason, Result};
-use crate::recipe::engine::grant::Grant;
+use crate::error::Result;
 use crate::recipe::engine::waiting::Waiting;
 use crate::session::Purpose;
-use crate::time::BootInstant;
-use crate::token::TurnToken;
 
 /// How many turns a batch has if nothing else is said.
 const TURNS: u32 = 256;
@@ -41,8 +36,8 @@ const TIME: Duration = Duration::from_millis(200);
 ///
 /// * *Order across processes.* A task that has asked later may have its turn before a contender of another process that waits
 ///   already. That one waits for at most one batch of each cohort before it in the queue, and not for one holder of each.
-/// * *One number as a token.* The turns of a batch have one number of the store in common. So a turn's token is a [`TurnToken`],
-///   a number and a turn, and a resource has to compare both.
+/// * *One number as a token.* The turns of a batch have one number of the store in common. So a turn's token is a
+///   [`TurnToken`](crate::TurnToken), a number and a turn, and a resource has to compare both.
 /// * *A look at the store before each turn.* That the lock is still there is known by the session's heartbeats and notifications,
 ///   as for a holder that keeps it. If an operator takes the lock away, turns may begin until that is noticed (T3 of
 ///   `docs/guarantees.md`), with tokens that are smaller than that of the next holder.
@@ -226,150 +221,5 @@ impl fmt::Debug for Cohort {
             .field("turns", &self.shared.turns)
             .field("time", &self.shared.time)
             .finish_non_exhaustive()
-    }
-}
-
-/// Has a turn of a [`Cohort`]; passes the lock on, or releases it, when dropped.
-///
-/// It can be lost as a [`LockGuard`](crate::LockGuard) can, and then all turns of the batch are over. Its deadline is that of the
-/// session, which heartbeats move on whoever has the turn.
-///
-/// Dropping it never blocks. In a forked child it is dead: dropping it does nothing.
-///
-/// # Examples
-///
-/// ```
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
-/// # let coordinator = coordination::Coordinator::connect("memory://").await?;
-/// let cohort = coordinator.lock("vol-7")?.cohort();
-/// let guard = cohort.acquire(None).await?;
-///
-/// // Both parts of the token go with each write.
-/// let write = async { format!("written with token {}", guard.token()) };
-/// assert!(guard.protect(write).await?.ends_with(".0"));
-/// guard.release().await?;
-/// # Ok(()) }
-/// ```
-#[must_use = "the lock is passed on when the guard is dropped"]
-pub struct CohortGuard {
-    grant: Arc<Grant>,
-    turn: u32,
-    /// Its drop ends the turn. `None`: the grant is this turn's alone.
-    over: Option<Unforked<oneshot::Sender<Reply>>>,
-}
-
-impl CohortGuard {
-    /// The guard of a batch of one turn, behind which nobody of the cohort waits.
-    fn alone(grant: Grant) -> Self {
-        Self { grant: Arc::new(grant), turn: 0, over: None }
-    }
-
-    /// Fails if the lock was lost, or the coordinator stopped, while the turn was on its way.
-    fn checked(self) -> Result<Self> {
-        let own = self.grant.own_entry();
-        let admitted = match own.loss_reason() {
-            Some(reason) => Err(Error::lost("acquire", reason)),
-            None => own.session().admit("acquire", Purpose::Work),
-        };
-        match admitted {
-            Ok(()) => Ok(self),
-            Err(error) => Err(error.with_effect(Effect::Unknown)),
-        }
-    }
-
-    /// The lock's name, with the coordinator's prefix.
-    pub fn name(&self) -> &str {
-        self.grant.name()
-    }
-
-    /// The fencing token of this turn: larger than that of every earlier grant of the lock, if both parts are compared.
-    pub fn token(&self) -> TurnToken {
-        TurnToken::new(self.grant.token(), self.turn)
-    }
-
-    /// Whether the lock is held at this moment, by this machine's clock: as [`Grant::is_held`](crate::Grant::is_held).
-    pub fn is_held(&self) -> bool {
-        self.grant.is_held()
-    }
-
-    /// As [`Grant::deadline`](crate::Grant::deadline).
-    pub fn deadline(&self) -> Option<BootInstant> {
-        self.grant.deadline()
-    }
-
-    /// As [`Grant::remaining`](crate::Grant::remaining).
-    pub fn remaining(&self) -> Option<Duration> {
-        self.grant.remaining()
-    }
-
-    /// Waits until the lock is lost, and returns the reason: as [`Grant::lost`](crate::Grant::lost).
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future has no effect: it only listens.
-    pub async fn lost(&self) -> LossReason {
-        self.grant.lost().await
-    }
-
-    /// Runs `future` until it is done, or until the lock is lost: as [`Grant::protect`](crate::Grant::protect).
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Grant::protect`](crate::Grant::protect).
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping it drops `future`. What is held is still held.
-    pub fn protect<F: Future>(&self, future: F) -> impl Future<Output = Result<F::Output>> {
-        self.grant.protect(future)
-    }
-
-    /// Ends the turn. If it was the last of its batch, waits for the store to confirm the release; otherwise the next task has the
-    /// lock when it returns.
-    ///
-    /// Whatever it returns, this task no longer holds it afterwards.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`LockGuard::release`](crate::LockGuard::release).
-    ///
-    /// # Cancel safety
-    ///
-    /// If the future is dropped, the turn ends all the same.
-    pub async fn release(self) -> Result<()> {
-        let Self { grant, over, .. } = self;
-        // Before `over` is touched, which a forked child must not do: there every guard is lost.
-        if grant.own_entry().loss_reason().is_some() {
-            return grant.release().await;
-        }
-        let Some(over) = over.and_then(Unforked::into_inner) else { return grant.release().await };
-        // The task that acts for the cohort could not answer. It sees the end of the turn, by the drop of `over`, once this thread is free.
-        if let Err(error) = grant.own_entry().session().check_thread("release") {
-            return grant.named(Err(error.with_effect(Effect::Unknown)));
-        }
-        let (reply, answered) = oneshot::channel();
-        if over.send(reply).is_err() {
-            // The task that acts for the cohort has seen a loss, or has ended.
-            return grant.release().await;
-        }
-        match answered.await {
-            Ok(released) => released,
-            // The task that acts for the cohort has seen a loss, or has ended, before it could see the end of the turn.
-            Err(_) if !grant.own_entry().is_given_up() => grant.release().await,
-            Err(_) => {
-                let ended = grant.own_entry().session().ended("release");
-                grant.named(Err(ended.with_effect(Effect::Unknown)))
-            }
-        }
-    }
-}
-
-impl fmt::Debug for CohortGuard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CohortGuard")
-            .field("name", &self.name())
-            .field("token", &self.token())
-            .field("is_held", &self.is_held())
-            .finish()
     }
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-use super::CohortGuard;
+use super::guard::CohortGuard;
 use crate::canary::{Canary, sings};
 use crate::env::Unforked;
 use crate::error::{Effect, Error, ErrorKind, Result};

@@ -3,10 +3,12 @@
 use std::future::{Future, poll_fn};
 use std::task::Poll;
 
+use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
 use super::*;
-use crate::{Coordinator, ErrorKind};
+use crate::env::Unforked;
+use crate::{Coordinator, Effect, ErrorKind, LossReason, TurnToken};
 
 const MS: Duration = Duration::from_millis(1);
 /// Longer than anything takes.
