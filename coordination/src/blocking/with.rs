@@ -3,14 +3,14 @@
 //! The body cannot be stopped: a loss is reported when the body has ended.
 #![cfg_attr(not(feature = "macros"), expect(unreachable_pub, reason = "`__private` shows it"))]
 
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Lock, Semaphore, wait};
 use crate::recipe::body::{Held, OnLost, Outcomes, converted, only};
+use crate::recipe::engine::any_guard::AnyGuard;
 use crate::recipe::multi::Take;
-use crate::{Error, Grant, LockGuard, Permit, Result};
+use crate::{Error, LockGuard, Permit, Result};
 
 impl Lock {
     /// Like [`crate::Lock::with`], but on this thread. The body cannot be stopped: if the lock is lost while the body runs, a success
@@ -141,10 +141,11 @@ pub fn acquire<T: Take>(
 }
 
 /// [`run`](crate::recipe::body::run), on this thread. A panic in the body releases what is held in the background.
-pub fn run<G, R>(held: Arc<Held<G>>, outcomes: Outcomes<R>, body: impl FnOnce() -> R) -> R
-where
-    G: Deref<Target = Grant> + Send + Sync + 'static,
-{
+pub fn run<G: AnyGuard, R>(
+    held: Arc<Held<G>>,
+    outcomes: Outcomes<R>,
+    body: impl FnOnce() -> R,
+) -> R {
     let (result, release) = held.settle(body(), outcomes);
     if let Some(release) = release {
         wait(release);

@@ -10,7 +10,6 @@
 #![cfg_attr(not(feature = "macros"), expect(unreachable_pub, reason = "`__private` shows it"))]
 
 use std::future::Future;
-use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
@@ -18,7 +17,7 @@ use std::time::Duration;
 
 use pin_project_lite::pin_project;
 
-use super::engine::grant::Grant;
+use super::engine::any_guard::AnyGuard;
 use super::engine::protect::first_lost;
 use super::multi::{Take, lost_by_now, release_all, take_all, watches};
 use crate::error::{Effect, Error, Result};
@@ -76,7 +75,7 @@ pub fn only<G>(guards: &[G]) -> &G {
     &guards[0]
 }
 
-impl<G: Deref<Target = Grant> + Send + Sync + 'static> Held<G> {
+impl<G: AnyGuard> Held<G> {
     /// The value holds no guard yet: the body takes the guards when it is to begin.
     pub fn new(on_lost: OnLost) -> Arc<Self> {
         Arc::new(Self { on_lost, guards: OnceLock::new() })
@@ -145,7 +144,7 @@ pub(crate) async fn take<T: Take>(
 
 /// Releases the guards. The caller does not learn whether the store confirms this: the body has ended, and it is known whether the
 /// locks were held until then.
-async fn release<G: Deref<Target = Grant>>(guards: Vec<G>) {
+async fn release<G: AnyGuard>(guards: Vec<G>) {
     // A loss is told to the caller, and leaves nothing to be released.
     if let Err(error) = release_all(guards).await
         && error.loss_reason().is_none()
@@ -198,7 +197,7 @@ pin_project! {
 
 impl<G, F> Future for Run<G, F>
 where
-    G: Deref<Target = Grant> + Send + Sync + 'static,
+    G: AnyGuard,
     F: Future,
 {
     type Output = F::Output;
@@ -244,7 +243,7 @@ fn poll_body<G, F>(
     context: &mut Context<'_>,
 ) -> Poll<Result<F::Output>>
 where
-    G: Deref<Target = Grant> + Send + Sync + 'static,
+    G: AnyGuard,
     F: Future,
 {
     if let Some(Poll::Ready(error)) = loss.as_mut().map(|loss| loss.as_mut().poll(context)) {

@@ -3,13 +3,13 @@
 use std::error::Error as _;
 use std::fmt;
 use std::future::{Future, poll_fn};
-use std::ops::Deref;
 use std::task::Poll;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::engine::grant::{Grant, TimedRelease};
+use super::engine::any_guard::AnyGuard;
+use super::engine::grant::TimedRelease;
 use super::engine::loss::LossWatch;
 use super::engine::protect::{Protected, first_lost};
 use super::engine::waiting::Waiting;
@@ -242,12 +242,12 @@ impl MultiGuard {
         &self.guards
     }
 
-    /// Whether all of them are held at this moment; see [`Grant::is_held`].
+    /// Whether all of them are held at this moment; see [`Grant::is_held`](crate::Grant::is_held).
     pub fn is_held(&self) -> bool {
         self.guards.iter().all(|guard| guard.is_held())
     }
 
-    /// Waits until one of them is lost, and returns the reason; see [`Grant::lost`].
+    /// Waits until one of them is lost, and returns the reason; see [`Grant::lost`](crate::Grant::lost).
     ///
     /// Unless the whole session was lost, the other locks are still held.
     ///
@@ -258,7 +258,7 @@ impl MultiGuard {
         first_lost(watches(&self.guards)).await.1
     }
 
-    /// Runs `future` until it is done, or until one of the locks is lost; see [`Grant::protect`].
+    /// Runs `future` until it is done, or until one of the locks is lost; see [`Grant::protect`](crate::Grant::protect).
     ///
     /// # Errors
     ///
@@ -319,7 +319,7 @@ impl MultiGuard {
 #[cfg_attr(not(feature = "macros"), expect(unreachable_pub, reason = "`__private` shows it"))]
 pub trait Take: Send + Sync + 'static {
     /// The guard that a lock or semaphore of this type gives.
-    type Guard: Deref<Target = Grant> + Send + Sync + 'static;
+    type Guard: AnyGuard;
 
     /// The name, by which several locks are sorted before they are acquired.
     fn name(&self) -> &str;
@@ -480,12 +480,12 @@ pub(crate) async fn take_all<T: Take>(
     lost_by_now(&guards, "acquire", Effect::None).map_or(Ok(guards), Err)
 }
 
-pub(crate) fn watches<G: Deref<Target = Grant>>(guards: &[G]) -> Vec<LossWatch> {
-    guards.iter().map(|guard| guard.loss_watch()).collect()
+pub(crate) fn watches<G: AnyGuard>(guards: &[G]) -> Vec<LossWatch> {
+    guards.iter().map(|guard| guard.grant().loss_watch()).collect()
 }
 
 /// The error of the first of these guards that is lost at this moment.
-pub(crate) fn lost_by_now<G: Deref<Target = Grant>>(
+pub(crate) fn lost_by_now<G: AnyGuard>(
     guards: &[G],
     operation: &'static str,
     stood: Effect,
@@ -504,7 +504,7 @@ fn left(timeout: Option<Duration>, start: Instant, name: &str) -> Result<Option<
 
 /// Whether a missing answer about one lock says that the store does not answer. It says nothing of the store if the other locks
 /// took most of the timeout, and the time that was left is less than a healthy store may need.
-fn has_judged<G: Deref<Target = Grant>>(
+fn has_judged<G: AnyGuard>(
     guards: &[G],
     timeout: Option<Duration>,
     left: Option<Duration>,
@@ -512,7 +512,7 @@ fn has_judged<G: Deref<Target = Grant>>(
     let (Some(first), Some(timeout), Some(left)) = (guards.first(), timeout, left) else {
         return true;
     };
-    let session = first.own_entry().session();
+    let session = first.grant().own_entry().session();
     left >= timeout / 2 || left >= session.call_timeout() || !session.is_connected()
 }
 
@@ -535,9 +535,9 @@ fn or_none<T>(taken: Result<T>) -> Result<Option<T>> {
 
 /// Releases all guards at once, beginning with the last. If some fail, the error is that of one that had been lost, or else the
 /// first one.
-pub(crate) async fn release_all<G: Deref<Target = Grant>>(guards: Vec<G>) -> Result<()> {
-    let release = |guard: G| Box::pin(async move { guard.release().await });
-    let mut releases: Vec<_> = guards.into_iter().rev().map(release).collect();
+pub(crate) async fn release_all<G: AnyGuard>(guards: Vec<G>) -> Result<()> {
+    let mut releases: Vec<_> =
+        guards.into_iter().rev().map(|guard| Box::pin(guard.give_back())).collect();
     let mut failures = Vec::new();
     poll_fn(|context| {
         releases.retain_mut(|release| match release.as_mut().poll(context) {

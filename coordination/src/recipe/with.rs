@@ -7,13 +7,12 @@ mod acquired;
 mod guards;
 
 use std::future::Future;
-use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::body::{Held, OnLost, Run, converted, run, take};
-use super::engine::grant::Grant;
+use super::engine::any_guard::AnyGuard;
 use super::multi::{Take, lost_by_now};
 use crate::error::{Effect, Error, Result};
 
@@ -26,7 +25,7 @@ fn under<G, X, R, T, E, B>(
     body: B,
 ) -> Run<G, Pin<Box<impl Future<Output = Result<T, E>> + use<G, X, R, T, E, B>>>>
 where
-    G: Deref<Target = Grant> + Send + Sync + 'static,
+    G: AnyGuard,
     X: ?Sized,
     E: From<Error>,
     B: AsyncFnOnce(&X) -> R,
@@ -54,10 +53,7 @@ fn taking<T: Take>(wanted: Result<Vec<T>>, timeout: Option<Duration>) -> Taking<
 }
 
 /// Guards that were acquired before. If one is lost by the time when the body is to begin, the body does not begin.
-fn taken<G>(guards: Vec<G>) -> Taking<G>
-where
-    G: Deref<Target = Grant> + Send + Sync + 'static,
-{
+fn taken<G: AnyGuard>(guards: Vec<G>) -> Taking<G> {
     Box::pin(async move { lost_by_now(&guards, "run", Effect::None).map_or(Ok(guards), Err) })
 }
 

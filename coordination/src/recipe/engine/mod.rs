@@ -1,6 +1,7 @@
 //! What all recipes are built on: our own entry in a queue, its turn, and the grant that follows.
 
 pub(crate) mod acquire;
+pub(crate) mod any_guard;
 pub(crate) mod data;
 mod deciding;
 pub(crate) mod grant;
