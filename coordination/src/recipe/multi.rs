@@ -315,10 +315,10 @@ impl MultiGuard {
     }
 }
 
-/// A lock, a shared lock or a semaphore: whatever can be acquired together with others of its type.
+/// A lock, a shared lock, a semaphore or a cohort: whatever can be acquired together with others of its type.
 #[cfg_attr(not(feature = "macros"), expect(unreachable_pub, reason = "`__private` shows it"))]
 pub trait Take: Send + Sync + 'static {
-    /// The guard that a lock or semaphore of this type gives.
+    /// The guard that one of this type gives.
     type Guard: AnyGuard;
 
     /// The name, by which several locks are sorted before they are acquired.

@@ -4,6 +4,7 @@
 //! call.
 
 mod acquired;
+mod cohort;
 mod guards;
 
 use std::future::Future;

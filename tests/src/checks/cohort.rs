@@ -1,11 +1,14 @@
 //! LC1, LC2: tasks of one process pass a lock on among themselves, and others have it in between.
 
+use std::future::pending;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use coordination::{Cohort, CohortGuard, Fence, LossReason, Result, TurnToken};
+use coordination::{Cohort, CohortGuard, Effect, Fence, LossReason, Result, TurnToken};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use super::TestStore;
 use super::tools::{PATIENCE, Room, acquire, lock, poll_times, take_turn, until, until_contenders};
@@ -101,6 +104,38 @@ pub async fn lc1_a_lock_that_is_taken_away_ends_the_batch(store: &TestStore) -> 
     assert_eq!(refused.loss_reason(), Some(LossReason::EntryDeleted));
     must_hold!(next.is_held());
     next.release().await
+}
+
+/// X2c: when the lock is lost, the body that has the turn is dropped at its await. A body without awaits ends, and its success is
+/// replaced by the error. Either way the next body runs under another grant.
+pub async fn x2c_a_loss_ends_the_body_of_a_turn(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
+    let cohort = lock(&one).cohort();
+    for (is_stopped, effect) in [(true, Effect::Unknown), (false, Effect::Applied)] {
+        let (begins, begun) = oneshot::channel();
+        let running = tokio::spawn(cohort.with(Some(PATIENCE), async move |guard| -> Result<()> {
+            begins.send(guard.token()).expect("it is waited for");
+            while guard.is_held() {
+                match is_stopped {
+                    true => pending().await,
+                    false => std::thread::sleep(Duration::from_millis(5)),
+                }
+            }
+            Ok(())
+        }));
+        let token = begun.await.expect("it begins");
+        let next = cohort.with_value(Some(PATIENCE), async |guard| guard.token());
+        let next = tokio::spawn(next);
+        let broken = lock(&other).break_lock().await?.expect("it is held");
+        assert_eq!(broken.token, token.number());
+        let ended = timeout(PATIENCE, running).await.expect("the loss is noticed");
+        let lost = ended.expect("no panic").expect_err("the lock was broken");
+        let told = (lost.loss_reason(), lost.effect(), lost.body_ran());
+        assert_eq!(told, (Some(LossReason::EntryDeleted), effect, true), "{lost}");
+        let next = next.await.expect("no panic")?;
+        must_hold!(next.number() > token.number(), "{next} after {token}");
+    }
+    Ok(())
 }
 
 /// LC1: who goes away with the turn, or while it waits, leaves the turn to the next one, and at last nothing at the store.

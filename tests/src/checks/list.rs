@@ -187,6 +187,7 @@ macro_rules! conformance {
             cohort lc1_turns_exclude_each_other_and_their_tokens_rise [everywhere] gate;
             cohort lc1_a_lock_that_is_taken_away_ends_the_batch [everywhere] gate;
             cohort lc1_dropped_futures_pass_it_on [everywhere] two;
+            cohort x2c_a_loss_ends_the_body_of_a_turn [everywhere] two;
             cohort lc2_others_have_their_turn_between_batches [everywhere] gate;
             cohort lc2_no_turn_begins_after_the_time_of_its_batch [everywhere] two;
             timed_release tr1_never_early_and_soon_after [everywhere] gate;

@@ -322,6 +322,13 @@ fn under_each(
             let several = one.locks(["b", "a"])?.acquire(limit).await?;
             several.with_value(async |_| told.waits_for_ever().await).await
         }),
+        8 => Box::pin(async move {
+            lock(&one).cohort().with(limit, async |_| told.waits_for_ever().await).await
+        }),
+        9 => Box::pin(async move {
+            let turn = lock(&one).cohort().acquire(limit).await?;
+            turn.with_value(async |_| told.waits_for_ever().await).await
+        }),
         _ => return None,
     })
 }
@@ -337,6 +344,11 @@ async fn runs_under_each(one: &Coordinator, other: &Coordinator) -> Result<()> {
     let shared = both.with_value_shared(limit, async |guards| guards[0].is_shared()).await?;
     let several = other.locks(["b", "a"])?.acquire(limit).await?;
     assert!(shared && several.with_value(async |guards| guards[1].is_held()).await?);
+    let cohort = lock(one).cohort();
+    let first = cohort.with(limit, async |guard| Ok::<_, Error>(guard.token())).await?;
+    let second = cohort.with_value(limit, async |guard| guard.token()).await?;
+    let turn = lock(other).cohort().acquire(limit).await?;
+    assert!(first < second && second < turn.with_value(async |guard| guard.token()).await?);
     let (uploads, others) = (one.semaphore("s", 2)?, other.semaphore("s", 2)?);
     let slot = uploads.with(limit, async |permit| Ok::<_, Error>(permit.slot())).await?;
     let permits = others.acquire_many(2, limit).await?;

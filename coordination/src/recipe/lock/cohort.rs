@@ -29,6 +29,8 @@ const TIME: Duration = Duration::from_millis(200);
 /// released, and if there are tasks that wait, the cohort queues again, at the end. This is lock cohorting: where many tasks of a
 /// process want one lock all the time, most turns cost no request.
 ///
+/// [`with`](Self::with) runs a block in a turn, and [`acquire`](Self::acquire) waits for the guard of one.
+///
 /// Tasks of a cohort exclude each other and all other contenders for the lock, in other cohorts or in none. The lock is the same,
 /// and it is not re-entrant. Two calls of [`Lock::cohort`] make two cohorts.
 ///

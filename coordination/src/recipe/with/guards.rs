@@ -9,7 +9,7 @@ use crate::recipe::body::only;
 use crate::recipe::election::Leadership;
 use crate::recipe::group::Membership;
 use crate::recipe::limiter::WorkSlot;
-use crate::recipe::lock::LockGuard;
+use crate::recipe::lock::{CohortGuard, LockGuard};
 use crate::recipe::multi::MultiGuard;
 use crate::recipe::semaphore::Permit;
 
@@ -90,6 +90,11 @@ with!(
     LockGuard,
     "the lock",
     r#"let guard = coordinator.lock("vol-7")?.try_acquire().await?.expect("it is free");"#
+);
+with!(
+    CohortGuard,
+    "the turn",
+    r#"let guard = coordinator.lock("vol-7")?.cohort().acquire(None).await?;"#
 );
 with!(
     MultiGuard as [LockGuard],

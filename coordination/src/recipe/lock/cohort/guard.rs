@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 use super::serving::Reply;
 use crate::env::Unforked;
 use crate::error::{Effect, Error, LossReason, Result};
+use crate::recipe::engine::any_guard::AnyGuard;
 use crate::recipe::engine::grant::Grant;
 use crate::session::Purpose;
 use crate::time::BootInstant;
@@ -147,6 +148,16 @@ impl CohortGuard {
                 grant.named(Err(ended.with_effect(Effect::Unknown)))
             }
         }
+    }
+}
+
+impl AnyGuard for CohortGuard {
+    fn grant(&self) -> &Grant {
+        &self.grant
+    }
+
+    async fn give_back(self) -> Result<()> {
+        self.release().await
     }
 }
 

@@ -1,6 +1,6 @@
 //! Cohorts in virtual time, where each step of the session can be placed between two polls of a caller.
 
-use std::future::{Future, poll_fn};
+use std::future::{Future, pending, poll_fn};
 use std::task::Poll;
 
 use tokio::sync::oneshot;
@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 
 use super::*;
 use crate::env::Unforked;
-use crate::{Coordinator, Effect, ErrorKind, LossReason, TurnToken};
+use crate::{Coordinator, Effect, Error, ErrorKind, LossReason, TurnToken};
 
 const MS: Duration = Duration::from_millis(1);
 /// Longer than anything takes.
@@ -219,6 +219,66 @@ async fn c5_a_release_that_a_loss_overtakes_tells_of_the_loss() -> Result<()> {
     assert_eq!(grant.lost().await, LossReason::EntryDeleted);
     drop(ended);
     assert_taken_away(releasing.await);
+    Ok(())
+}
+
+/// However a body ends, the next task has the next turn of the batch.
+#[tokio::test(start_paused = true)]
+async fn x2c_a_turn_ends_with_its_body() -> Result<()> {
+    let (lock, _other) = two("cohort-bodies").await?;
+    let cohort = lock.cohort();
+    let first = cohort.acquire(None).await?;
+    let fails = tokio::spawn(cohort.with(None, async |_| -> Result<()> {
+        Err(Error::new(ErrorKind::Quota, "write", "the body's own"))
+    }));
+    let panics = tokio::spawn(cohort.with(None, async |_| -> Result<()> {
+        std::panic::resume_unwind(Box::new("a bug in the body"))
+    }));
+    let hangs = tokio::spawn(cohort.with_value(None, async |_| pending::<()>().await));
+    let last = tokio::spawn(cohort.with_value(None, async |guard| guard.token()));
+    sleep(MS).await;
+    let number = first.token().number();
+    first.release().await?;
+    let failed = fails.await.expect("no panic").expect_err("its own error is not replaced");
+    assert_eq!((failed.kind(), failed.key()), (ErrorKind::Quota, None));
+    assert!(panics.await.expect_err("it panics").is_panic());
+    sleep(MS).await;
+    assert!(!last.is_finished(), "one body after the other");
+    hangs.abort();
+    let last = last.await.expect("no panic")?;
+    assert_eq!((last.number(), last.turn()), (number, 4));
+    Ok(())
+}
+
+/// A body that waits, and one that has not begun, when the lock is lost or the time is over.
+#[tokio::test(start_paused = true)]
+async fn x2c_a_body_runs_only_while_its_turn_is_held() -> Result<()> {
+    let (lock, other) = two("cohort-stopped").await?;
+    let cohort = lock.cohort();
+    let (begins, begun) = oneshot::channel();
+    let hangs = tokio::spawn(cohort.with(None, async move |guard| -> Result<()> {
+        begins.send(guard.token()).expect("it is waited for");
+        pending().await
+    }));
+    let token = begun.await.expect("it begins");
+    let late = cohort.with(Some(MS), async |_| -> Result<()> { unreachable!("it is taken") }).await;
+    let late = late.expect_err("it is taken");
+    assert_eq!((late.kind(), late.body_ran()), (ErrorKind::Timeout, false));
+    let next = tokio::spawn(cohort.with_value(None, async |guard| guard.token()));
+    sleep(MS).await;
+    other.break_lock().await?.expect("it is held");
+    let lost = timeout(LONG, hangs).await.expect("it is told").expect("no panic");
+    let lost = lost.expect_err("it was lost");
+    assert_eq!(lost.loss_reason(), Some(LossReason::EntryDeleted));
+    assert_eq!((lost.effect(), lost.body_ran()), (Effect::Unknown, true));
+    assert!(next.await.expect("no panic")?.number() > token.number());
+
+    let guard = cohort.acquire(None).await?;
+    other.break_lock().await?.expect("it is held");
+    assert_eq!(guard.lost().await, LossReason::EntryDeleted);
+    let never = guard.with(async |_| -> Result<()> { unreachable!("it was lost") }).await;
+    let never = never.expect_err("it was lost");
+    assert_eq!((never.effect(), never.body_ran()), (Effect::None, false));
     Ok(())
 }
 
