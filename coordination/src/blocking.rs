@@ -29,6 +29,7 @@
 //! ```
 
 mod calls;
+mod cohort;
 mod data;
 mod guards;
 mod locks;
@@ -41,6 +42,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use self::calls::calls;
+pub use self::cohort::Cohort;
 pub use self::data::{Counter, OncePer, RateLimiter, SharedValue, WorkQueue};
 pub use self::guards::{Guard, release};
 pub use self::locks::{Limiter, MultiLock};
@@ -406,6 +408,8 @@ mod tests {
                     blocking.lock("a")?.acquire(Some(Duration::from_secs(1))).map(drop),
                     blocking.lock("a")?.acquire(None).map(drop),
                     blocking.lock("a")?.holders().map(drop),
+                    blocking.lock("b")?.cohort().acquire(None).map(drop),
+                    blocking.lock("b")?.cohort().with_value(None, |_| unreachable!("refused")),
                     blocking.semaphore("s", 2)?.acquire(None).map(drop),
                     blocking.stop(),
                 ];

@@ -2,8 +2,8 @@
 
 use super::wait;
 use crate::{
-    Inside, Leadership, LockGuard, Membership, MultiGuard, Permit, RejoiningMembership, Result,
-    WorkClaim, WorkSlot,
+    CohortGuard, Inside, Leadership, LockGuard, Membership, MultiGuard, Permit,
+    RejoiningMembership, Result, WorkClaim, WorkSlot,
 };
 
 mod sealed {
@@ -53,6 +53,7 @@ macro_rules! guards {
 }
 
 guards! {
+    CohortGuard by release,
     Inside by release,
     Leadership by release,
     LockGuard by release,

@@ -119,7 +119,7 @@ impl Semaphore {
 }
 
 /// The implementation of them all.
-fn under<L: Take, T, E: From<Error>>(
+pub(super) fn under<L: Take, T, E: From<Error>>(
     wanted: L,
     timeout: Option<Duration>,
     body: impl FnOnce(&L::Guard) -> Result<T, E>,
