@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use serde::{Serialize, de::DeserializeOwned};
@@ -23,9 +23,10 @@ use crate::token::FencingToken;
 
 mod asked;
 mod cohort;
+mod requests;
 
-use asked::Asked;
 pub use cohort::{Cohort, CohortGuard};
+use requests::Requests;
 
 /// A named lock. Made by [`Coordinator::lock`], without I/O; cheap to clone.
 ///
@@ -501,15 +502,15 @@ pub struct LockGuard {
     grant: Grant,
     /// How many calls may have made the lock shared; an acquire of a share counts as one.
     shared_by: AtomicUsize,
-    /// Whether somebody asks for the lock; empty until the holder wants to know.
-    asked: OnceLock<Arc<Asked>>,
+    /// Whether somebody asks for the lock.
+    requests: Requests,
 }
 
 guard!(LockGuard, "the lock");
 
 impl LockGuard {
     fn new(grant: Grant, is_shared: bool) -> Self {
-        Self { grant, shared_by: AtomicUsize::new(is_shared.into()), asked: OnceLock::new() }
+        Self { grant, shared_by: AtomicUsize::new(is_shared.into()), requests: Requests::default() }
     }
 
     pub(super) fn into_grant(self) -> Grant {
