@@ -458,6 +458,7 @@ mod tests {
                     wait(events.next()).map(drop),
                     wait(rejoining.update("nvme")),
                     wait(asked.release_requested()),
+                    wait(turn.release_requested()),
                     wait(turn.release()),
                 ];
                 updating.await?;
@@ -473,7 +474,7 @@ mod tests {
         });
         let refused =
             is_told.recv_timeout(Duration::from_secs(10)).expect("no call waits for ever");
-        assert_eq!(refused, [Err(ErrorKind::Unsupported); 9]);
+        assert_eq!(refused, [Err(ErrorKind::Unsupported); 10]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! LC1, LC2: tasks of one process pass a lock on among themselves, and others have it in between.
+//! LC1, LC2: tasks of one process pass a lock on among themselves, and others have it in between. RR1: sooner, if they ask.
 
 use std::future::pending;
 use std::pin::Pin;
@@ -8,10 +8,12 @@ use std::time::Duration;
 use coordination::{Cohort, CohortGuard, Effect, Fence, LossReason, Result, TurnToken};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::TestStore;
-use super::tools::{PATIENCE, Room, acquire, lock, poll_times, take_turn, until, until_contenders};
+use super::tools::{
+    ANSWERED, MOMENT, PATIENCE, Room, acquire, lock, poll_times, take_turn, until, until_contenders,
+};
 use crate::must_hold;
 
 type Wait = Pin<Box<dyn Future<Output = Result<CohortGuard>> + Send>>;
@@ -209,4 +211,53 @@ pub async fn lc2_no_turn_begins_after_the_time_of_its_batch(store: &TestStore) -
         guard.release().await?;
     }
     Ok(())
+}
+
+/// RR1: a request reaches the task that has the turn. After the turn the lock goes to a contender that came before the rest of the
+/// cohort, whose next grant is not asked.
+pub async fn rr1_a_cohort_that_is_asked_lets_go_after_the_turn(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
+    let cohort = lock(&one).cohort().batch(64, 10 * PATIENCE);
+    let first = cohort.acquire(Some(PATIENCE)).await?;
+    must_hold!(!first.is_release_requested());
+    let (second, third) = (waits(&cohort).await, waits(&cohort).await);
+    first.release().await?;
+    let second = second.await?;
+    let between = {
+        let other = other.clone();
+        tokio::spawn(async move { take_turn(&other).await })
+    };
+    until_contenders(store, &lock(&one), 2).await;
+    let asked = lock(&other).request_release().await?;
+    let asked: Vec<_> = asked.into_iter().map(|holder| holder.token).collect();
+    assert_eq!(asked, [second.token().number()]);
+    timeout(PATIENCE, second.release_requested()).await.expect("it is told")?;
+    must_hold!(second.is_held() && second.is_release_requested());
+    let token = second.token();
+    second.release().await?;
+    let third = third.await?;
+    let between = TurnToken::from(between.await.expect("no panic")?);
+    must_hold!(token < between && between < third.token(), "{token}, {between}, {third:?}");
+    must_hold!(timeout(ANSWERED, third.release_requested()).await.is_err(), "it is not asked");
+    third.release().await
+}
+
+/// RR1: a batch that goes on and on lets go when it is asked, although none of its tasks listens.
+pub async fn rr1_a_long_batch_lets_go_although_no_task_listens(store: &TestStore) -> Result<()> {
+    let (one, other) = (store.connect("one").await?, store.connect("other").await?);
+    let cohort = lock(&one).cohort().batch(u32::MAX, 100 * PATIENCE);
+    let mut guard = cohort.acquire(Some(PATIENCE)).await?;
+    let number = guard.token().number();
+    assert_eq!(lock(&other).request_release().await?.len(), 1);
+    let lets_go = async {
+        while guard.token().number() == number {
+            // Somebody waits all the time, so that the batch does not end for want of tasks.
+            let next = waits(&cohort).await;
+            sleep(MOMENT / 10).await;
+            guard.release().await?;
+            guard = next.await?;
+        }
+        guard.release().await
+    };
+    timeout(2 * PATIENCE, lets_go).await.expect("the batch has an end")
 }

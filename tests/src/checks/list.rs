@@ -190,6 +190,8 @@ macro_rules! conformance {
             cohort x2c_a_loss_ends_the_body_of_a_turn [everywhere] two;
             cohort lc2_others_have_their_turn_between_batches [everywhere] gate;
             cohort lc2_no_turn_begins_after_the_time_of_its_batch [everywhere] two;
+            cohort rr1_a_cohort_that_is_asked_lets_go_after_the_turn [everywhere] gate;
+            cohort rr1_a_long_batch_lets_go_although_no_task_listens [everywhere] two;
             timed_release tr1_never_early_and_soon_after [everywhere] gate;
             timed_release tr1_a_time_that_has_passed [everywhere] two;
             timed_release tr1_a_time_without_end [everywhere] two;

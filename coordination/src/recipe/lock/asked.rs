@@ -6,7 +6,7 @@
 //! that concerns nobody any more is removed.
 //!
 //! The lock's own queue is not touched, because it may be shared with other libraries. Nobody reads the second queue but who asks,
-//! and holders that call [`LockGuard::release_requested`] or [`LockGuard::is_release_requested`].
+//! and holders that call [`LockGuard::release_requested`] or [`LockGuard::is_release_requested`]; and cohorts.
 
 use std::time::Duration;
 
@@ -25,7 +25,8 @@ impl Lock {
     /// A request is a hint, and takes nothing away: a holder learns of it through
     /// [`LockGuard::release_requested`], and keeps the lock for as long as it likes. A holder that does not call that, or is of
     /// another library or of an older version of this one, learns of nothing. [`break_lock`](Self::break_lock) takes the lock
-    /// away from a holder that does not answer.
+    /// away from a holder that does not answer. A [cohort](crate::Cohort) that is asked lets go after the turn: see
+    /// [`CohortGuard::release_requested`](crate::CohortGuard::release_requested).
     ///
     /// A request concerns those who hold the lock while this call runs, by their tokens, and nobody who holds it later. To ask again
     /// changes nothing. The store keeps a request until its holders have gone, that of a single holder until the holder has learned

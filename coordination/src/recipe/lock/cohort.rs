@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::guard::CohortGuard;
-use self::serving::Shared;
+use self::serving::{LISTENS_AFTER, Shared};
 use super::Lock;
 use crate::error::Result;
 use crate::recipe::engine::waiting::Waiting;
@@ -18,16 +18,18 @@ use crate::session::Purpose;
 
 /// How many turns a batch has if nothing else is said.
 const TURNS: u32 = 256;
-/// How long after the grant the last turn of a batch may begin if nothing else is said.
-const TIME: Duration = Duration::from_millis(200);
+/// How long after the grant the last turn of a batch may begin if nothing else is said: no longer than a batch goes on without listening
+/// for requests to let go.
+const TIME: Duration = LISTENS_AFTER;
 
 /// Tasks of one process that pass a lock on among themselves in memory, without asking the store. Made by [`Lock::cohort`], without
 /// I/O; cheap to clone. Clones are one cohort.
 ///
 /// A cohort is one contender at the store, however many of its tasks wait. When it is granted the lock, its tasks have turns under
 /// that grant, in the order in which they asked: a *batch*. After [so many turns or so much time](Self::batch) the lock is
-/// released, and if there are tasks that wait, the cohort queues again, at the end. This is lock cohorting: where many tasks of a
-/// process want one lock all the time, most turns cost no request.
+/// released, and if there are tasks that wait, the cohort queues again, at the end. So it does sooner if it is
+/// [asked to let go](CohortGuard::release_requested). This is lock cohorting: where many tasks of a process want one lock all the
+/// time, most turns cost no request.
 ///
 /// [`with`](Self::with) runs a block in a turn, and [`acquire`](Self::acquire) waits for the guard of one.
 ///

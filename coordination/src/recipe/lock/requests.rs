@@ -50,6 +50,16 @@ impl Requests {
         self.follow(grant).is_some_and(Asked::is_set)
     }
 
+    /// Whether this process knows that the holder is asked, because somebody wanted to know before.
+    pub(super) fn is_known(&self) -> bool {
+        self.asked.get().is_some_and(|asked| asked.is_set())
+    }
+
+    /// Follows the requests from now on, if nobody has wanted to know of them before.
+    pub(super) fn begin(&self, grant: &Grant) {
+        let _ = self.follow(grant);
+    }
+
     /// What is known of requests, which are followed from the first call on; `None`: there will be none.
     fn follow(&self, grant: &Grant) -> Option<&Asked> {
         let session = grant.own_entry().session();

@@ -6,16 +6,16 @@
 //! any moment: a guard that was on its way is dropped too, which ends its turn, and the next caller has one.
 
 use std::collections::BTreeMap;
-use std::future::{Future, poll_fn};
+use std::future::{Future, pending, poll_fn};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
-use super::guard::CohortGuard;
+use super::guard::{Batch, CohortGuard};
 use crate::canary::{Canary, sings};
 use crate::env::Unforked;
 use crate::error::{Effect, Error, ErrorKind, Result};
@@ -24,6 +24,10 @@ use crate::recipe::engine::grant::Grant;
 use crate::recipe::engine::place::Place;
 use crate::recipe::lock::Lock;
 use crate::session::{Purpose, Session};
+
+/// How long after the grant a batch that may last longer than this begins to follow requests to let go, whether or not a task wants to
+/// know of them. Sooner it would cost each short batch a watch.
+pub(super) const LISTENS_AFTER: Duration = Duration::from_millis(200);
 
 /// What the clones of a cohort share.
 pub(super) struct Shared {
@@ -101,11 +105,11 @@ impl Shared {
     }
 
     /// Gives this turn to the first who waits, and returns what tells of its end; `None`: nobody waits.
-    fn hand_on(&self, grant: &Arc<Grant>, turn: u32) -> Option<oneshot::Receiver<Reply>> {
+    fn hand_on(&self, batch: &Arc<Batch>, turn: u32) -> Option<oneshot::Receiver<Reply>> {
         while let Some(waiter) = self.next() {
             let (over, ended) = oneshot::channel();
-            let grant = Arc::clone(grant);
-            let guard = CohortGuard { grant, turn, over: Some(Unforked::new(over)) };
+            let batch = Arc::clone(batch);
+            let guard = CohortGuard { batch, turn, over: Some(Unforked::new(over)) };
             if waiter.send(Ok(guard)).is_ok() {
                 return Some(ended);
             }
@@ -232,17 +236,20 @@ async fn batch(shared: &Shared) -> Result<()> {
 async fn serve(shared: &Shared, grant: Grant) {
     let end = grant.since().checked_add(shared.time);
     let turns = shared.turns.saturating_add(u32::from(sings(Canary::OneTurnTooMany)));
-    let grant = Arc::new(grant);
+    let mut lasts = pin!(lasts(grant.since(), shared));
+    let mut is_listening = false;
+    let batch = Batch::new(grant);
     let mut stops = pin!(shared.session().refuses("acquire", Purpose::Work));
     let mut is_stopping = false;
     let mut releases: Option<Reply> = None;
     for turn in 0..turns {
         let is_late = turn > 0 && end.is_some_and(|end| Instant::now() >= end);
+        // RR1: who asks for the lock waits for the turn, not for the rest of the batch.
         // S6: a turn begins only while the grant is good by the clock.
-        if is_late || !grant.is_held() {
+        if is_late || batch.is_asked() || !batch.grant.is_held() {
             break;
         }
-        let Some(mut ended) = shared.hand_on(&grant, turn) else { break };
+        let Some(mut ended) = shared.hand_on(&batch, turn) else { break };
         if let Some(reply) = releases.take() {
             drop(reply.send(Ok(())));
         }
@@ -250,9 +257,13 @@ async fn serve(shared: &Shared, grant: Grant) {
         releases = loop {
             tokio::select! {
                 biased;
+                () = &mut lasts, if !is_listening => {
+                    is_listening = true;
+                    batch.listen();
+                }
                 ended = &mut ended => break ended.ok(),
                 // L2: who has the lost guard may keep it for as long as it likes. The others do not wait for that.
-                _ = grant.lost() => return,
+                _ = batch.grant.lost() => return,
                 // L8: those who wait are refused at once, and the turn goes on.
                 refused = &mut stops, if !is_stopping => {
                     is_stopping = true;
@@ -261,16 +272,26 @@ async fn serve(shared: &Shared, grant: Grant) {
             }
         };
     }
-    release(grant, releases).await;
+    release(batch, releases).await;
+}
+
+/// Resolves when a batch that was granted at this moment begins to listen by itself; never, if no turn begins later than that anyway.
+async fn lasts(since: Instant, shared: &Shared) {
+    match since.checked_add(LISTENS_AFTER) {
+        Some(moment) if shared.time > LISTENS_AFTER && shared.turns > 1 => {
+            sleep_until(moment).await
+        }
+        _ => pending().await,
+    }
 }
 
 /// Releases the lock, and answers who has called the last release; `None`: it has dropped its guard, or nobody had one.
 ///
 /// It does not wait for the store, because those who wait have to enter the queue meanwhile.
-async fn release(grant: Arc<Grant>, releases: Option<Reply>) {
-    let Some(reply) = releases else { return grant.own_entry().let_go() };
-    let session = Arc::clone(grant.own_entry().session());
-    let mut releasing = Box::pin(async move { grant.release().await });
+async fn release(batch: Arc<Batch>, releases: Option<Reply>) {
+    let Some(reply) = releases else { return batch.grant.own_entry().let_go() };
+    let session = Arc::clone(batch.grant.own_entry().session());
+    let mut releasing = Box::pin(async move { batch.grant.release().await });
     // Polled here first, so that the removal is on its way before the cohort's next entry.
     match poll_fn(|context| Poll::Ready(releasing.as_mut().poll(context))).await {
         Poll::Ready(released) => drop(reply.send(released)),

@@ -6,6 +6,7 @@ use std::task::Poll;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
+use super::guard::Batch;
 use super::*;
 use crate::env::Unforked;
 use crate::{Coordinator, Effect, Error, ErrorKind, LossReason, TurnToken};
@@ -210,15 +211,60 @@ async fn l2_a_lost_turn_is_not_waited_for() -> Result<()> {
 #[tokio::test(start_paused = true)]
 async fn c5_a_release_that_a_loss_overtakes_tells_of_the_loss() -> Result<()> {
     let (lock, other) = two("cohort-overtaken").await?;
-    let grant = Arc::new(lock.acquire(None).await?.into_grant());
+    let batch = Batch::new(lock.acquire(None).await?.into_grant());
     let (over, ended) = oneshot::channel();
     let over = Some(Unforked::new(over));
-    let guard = CohortGuard { grant: Arc::clone(&grant), turn: 0, over };
+    let guard = CohortGuard { batch: Arc::clone(&batch), turn: 0, over };
     let releasing = begun(guard.release()).await;
     other.break_lock().await?.expect("it is held");
-    assert_eq!(grant.lost().await, LossReason::EntryDeleted);
+    assert_eq!(batch.grant.lost().await, LossReason::EntryDeleted);
     drop(ended);
     assert_taken_away(releasing.await);
+    Ok(())
+}
+
+/// Others have the lock after the turn that is asked, and the cohort's next grant is not asked.
+#[tokio::test(start_paused = true)]
+async fn rr1_whoever_has_the_turn_is_asked_and_it_is_the_last_of_its_batch() -> Result<()> {
+    let (lock, other) = two("cohort-asked").await?;
+    let cohort = lock.cohort().batch(100, LONG);
+    let first = cohort.acquire(None).await?;
+    assert!(!first.is_release_requested());
+    let (second, third) = (waits(&cohort, None).await, waits(&cohort, None).await);
+    first.release().await?;
+    let second = second.await?;
+    let later = of_another(&other).await;
+    assert_eq!(other.request_release().await?[0].token, second.token().number());
+    timeout(LONG, second.release_requested()).await.expect("it is told")?;
+    assert!(second.is_held() && second.is_release_requested());
+    let token = second.token();
+    second.release().await?;
+    let third = third.await?;
+    let later = later.await.expect("no panic")?;
+    assert!(token < later && later < third.token(), "{token}, {later}, {third:?}");
+    assert_eq!((token.turn(), third.token().turn()), (1, 0));
+    assert!(timeout(LONG, third.release_requested()).await.is_err(), "nobody has asked it");
+    third.release().await
+}
+
+/// A long batch listens by itself, from a certain time on.
+#[tokio::test(start_paused = true)]
+async fn rr1_a_long_batch_lets_go_although_no_task_listens() -> Result<()> {
+    let (lock, other) = two("cohort-deaf").await?;
+    let cohort = lock.cohort().batch(100, LONG);
+    let first = cohort.acquire(None).await?;
+    let later = of_another(&other).await;
+    let (second, third) = (waits(&cohort, None).await, waits(&cohort, None).await);
+    assert_eq!(other.request_release().await?.len(), 1);
+    let number = first.token().number();
+    first.release().await?;
+    let second = second.await?;
+    assert_eq!(second.token().number(), number, "it does not listen yet");
+    sleep(2 * LISTENS_AFTER).await;
+    second.release().await?;
+    let third = turn(third).await?;
+    let later = later.await.expect("no panic")?;
+    assert!(later.number() > number && later < third, "{number}, {later}, {third}");
     Ok(())
 }
 
