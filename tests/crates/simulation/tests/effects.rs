@@ -4,12 +4,15 @@
 
 mod two_clients;
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use coordination::simulation::{Link, Room};
+use coordination::simulation::{Client, Link, Room, World};
 use coordination::{
-    ClaimOptions, Coordinator, Effect, Election, Error, ErrorKind, LossReason, NewItem, Presence,
+    ClaimOptions, Coordinator, Effect, Election, Error, ErrorKind, LockGuard, LossReason, NewItem,
+    Presence,
 };
+use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use two_clients::{CUT, TTL, WAY, in_a_world};
 
@@ -27,6 +30,35 @@ fn election(coordinator: &Coordinator) -> Election {
 
 fn told(error: &Error) -> (ErrorKind, Effect) {
     (error.kind(), error.effect())
+}
+
+/// Does `work`, which lets something fail at a moment, with one moment after the other, each time in a world of its own. It returns
+/// whether what failed had an effect; that it had none at any moment is a fault of the check, which `never` describes.
+fn at_each_moment(
+    never: &str,
+    work: impl AsyncFn(Duration, &World, &Arc<Client>, Coordinator, Coordinator) -> bool,
+) {
+    let mut had_an_effect = false;
+    for moment in (0..30 * WAY).step_by(5) {
+        in_a_world(async |world, client, one, other| {
+            had_an_effect |= work(ms(moment), world, client, one, other).await;
+        });
+    }
+    assert!(had_an_effect, "{never}");
+}
+
+/// The first client acquires the lock "a".
+fn acquires(
+    client: &Arc<Client>,
+    one: &Coordinator,
+) -> JoinHandle<coordination::Result<LockGuard>> {
+    let lock = one.lock("a").expect("a good name");
+    client.spawn(async move { lock.acquire(None).await })
+}
+
+async fn assert_stopped(acquiring: JoinHandle<coordination::Result<LockGuard>>, effect: Effect) {
+    let stopped = acquiring.await.expect("no panic").expect_err("nothing is given out");
+    assert_eq!(told(&stopped), (ErrorKind::Closed, effect), "{stopped}");
 }
 
 /// The store makes an update, is not heard of any more, and the session is lost. Others have seen what was updated before that.
@@ -148,12 +180,10 @@ fn x1_a_release_whose_answer_was_lost_may_have_been_made() {
 fn x1_a_grant_that_a_stop_gives_back_is_told_of() {
     in_a_world(async |_, client, one, _| {
         let held = one.lock("b").expect("a good name").acquire(None).await.expect("it is free");
-        let lock = one.lock("a").expect("a good name");
-        let acquiring = client.spawn(async move { lock.acquire(None).await });
+        let acquiring = acquires(client, &one);
         sleep(ms(WAY + WAY / 2)).await;
         let stopping = client.spawn(async move { one.stop_within(HOUR).await });
-        let stopped = acquiring.await.expect("no panic").expect_err("nothing is given out");
-        assert_eq!(told(&stopped), (ErrorKind::Closed, Effect::Unknown), "{stopped}");
+        assert_stopped(acquiring, Effect::Unknown).await;
         held.release().await.expect("it is held");
         stopping.await.expect("no panic").confirmed.expect("the store is there");
     });
@@ -163,13 +193,11 @@ fn x1_a_grant_that_a_stop_gives_back_is_told_of() {
 #[test]
 fn x1_an_acquire_that_is_stopped_without_a_session_may_have_left_an_entry() {
     in_a_world(async |_, client, one, _| {
-        let lock = one.lock("a").expect("a good name");
         client.set_link(NOT_HEARD);
-        let acquiring = client.spawn(async move { lock.acquire(None).await });
+        let acquiring = acquires(client, &one);
         sleep(2 * TTL).await;
         one.stop().await.expect_err("nothing is heard");
-        let stopped = acquiring.await.expect("no panic").expect_err("it was stopped");
-        assert_eq!(told(&stopped), (ErrorKind::Closed, Effect::Unknown), "{stopped}");
+        assert_stopped(acquiring, Effect::Unknown).await;
     });
 }
 
@@ -179,15 +207,13 @@ fn x1_an_acquire_that_is_stopped_without_a_session_may_have_left_an_entry() {
 fn x1_an_acquire_that_has_waited_before_a_loss_may_have_left_an_entry() {
     in_a_world(async |_, client, one, other| {
         let held = other.lock("a").expect("a good name").acquire(None).await.expect("it is free");
-        let lock = one.lock("a").expect("a good name");
-        let acquiring = client.spawn(async move { lock.acquire(None).await });
+        let acquiring = acquires(client, &one);
         sleep(ms(10 * WAY)).await;
         client.set_link(NOT_HEARD);
         held.release().await.expect("the store is there");
         sleep(2 * TTL).await;
         one.stop().await.expect_err("nothing is heard");
-        let stopped = acquiring.await.expect("no panic").expect_err("it was stopped");
-        assert_eq!(told(&stopped), (ErrorKind::Closed, Effect::Unknown), "{stopped}");
+        assert_stopped(acquiring, Effect::Unknown).await;
     });
 }
 
@@ -196,12 +222,10 @@ fn x1_an_acquire_that_has_waited_before_a_loss_may_have_left_an_entry() {
 fn x1_an_acquire_that_is_stopped_while_it_waits_has_done_nothing() {
     in_a_world(async |_, client, one, other| {
         let held = other.lock("a").expect("a good name").acquire(None).await;
-        let lock = one.lock("a").expect("a good name");
-        let acquiring = client.spawn(async move { lock.acquire(None).await });
+        let acquiring = acquires(client, &one);
         sleep(ms(10 * WAY)).await;
         one.stop().await.expect("the store is there");
-        let stopped = acquiring.await.expect("no panic").expect_err("it was stopped");
-        assert_eq!(told(&stopped), (ErrorKind::Closed, Effect::None), "{stopped}");
+        assert_stopped(acquiring, Effect::None).await;
         drop(held);
     });
 }
@@ -248,23 +272,19 @@ fn x1_an_acquire_whose_reads_fail_has_done_nothing() {
 /// Whenever an acquire fails after it has stored the number of permits, which stays, the number is told of.
 #[test]
 fn x1_a_number_that_was_stored_for_an_acquire_is_told_of() {
-    let mut stored = 0;
-    for moment in (0..30 * WAY).step_by(5) {
-        in_a_world(async |world, client, one, other| {
-            let wanted = one.semaphore("s", 2).expect("a good name");
-            let acquiring = client.spawn(async move { wanted.acquire(None).await.map(drop) });
-            sleep(ms(moment)).await;
-            world.set_room(Room::None);
-            let Err(refused) = acquiring.await.expect("no panic") else { return };
-            let looks = other.semaphore("s", 1).expect("a good name");
-            let is_stored = looks.stored_permits().await.expect("the store is there").is_some();
-            let effect = if is_stored { Effect::Unknown } else { Effect::None };
-            assert_eq!(told(&refused), (ErrorKind::Quota, effect), "{moment}: {refused}");
-            assert_eq!(world.entries(), 0, "{moment}: no entry is left");
-            stored += u32::from(is_stored);
-        });
-    }
-    assert!(stored > 0, "it was stored in no run");
+    at_each_moment("it was stored in no run", async |moment, world, client, one, other| {
+        let wanted = one.semaphore("s", 2).expect("a good name");
+        let acquiring = client.spawn(async move { wanted.acquire(None).await.map(drop) });
+        sleep(moment).await;
+        world.set_room(Room::None);
+        let Err(refused) = acquiring.await.expect("no panic") else { return false };
+        let looks = other.semaphore("s", 1).expect("a good name");
+        let is_stored = looks.stored_permits().await.expect("the store is there").is_some();
+        let effect = if is_stored { Effect::Unknown } else { Effect::None };
+        assert_eq!(told(&refused), (ErrorKind::Quota, effect), "{moment:?}: {refused}");
+        assert_eq!(world.entries(), 0, "{moment:?}: no entry is left");
+        is_stored
+    });
 }
 
 /// Whoever claims a job under a guard looks whether the guard of the last claim is gone, and is not answered.
@@ -292,123 +312,103 @@ fn x1_a_look_that_is_not_answered_claims_no_job() {
 /// Whenever a join fails after it has created the group, the group is told of.
 #[test]
 fn x1_a_group_that_was_created_for_a_join_is_told_of() {
-    let mut created = 0;
-    for moment in (0..30 * WAY).step_by(5) {
-        in_a_world(async |world, client, one, other| {
-            let group = one.group("backups").expect("a good name");
-            let joining = client.spawn(async move { group.join_or_create(&()).await });
-            sleep(ms(moment)).await;
-            world.set_quarantined(true);
-            let Err(refused) = joining.await.expect("no panic") else { return };
-            let group = other.group("backups").expect("a good name");
-            let exists = group.exists().await.expect("the store is there");
-            assert!(!exists || refused.effect() == Effect::Unknown, "{moment}: {refused}");
-            created += u32::from(exists);
-        });
-    }
-    assert!(created > 0, "it was created in no run");
+    at_each_moment("it was created in no run", async |moment, world, client, one, other| {
+        let group = one.group("backups").expect("a good name");
+        let joining = client.spawn(async move { group.join_or_create(&()).await });
+        sleep(moment).await;
+        world.set_quarantined(true);
+        let Err(refused) = joining.await.expect("no panic") else { return false };
+        let group = other.group("backups").expect("a good name");
+        let exists = group.exists().await.expect("the store is there");
+        assert!(!exists || refused.effect() == Effect::Unknown, "{moment:?}: {refused}");
+        exists
+    });
 }
 
 /// Whenever a watch fails after it has created the group, the group is told of.
 #[test]
 fn x1_a_group_that_was_created_for_a_watch_is_told_of() {
-    let mut created = 0;
-    for moment in (0..30 * WAY).step_by(5) {
-        in_a_world(async |world, client, one, other| {
-            let group = one.group("backups").expect("a good name");
-            let watching = client.spawn(async move { group.watch_or_create().await.map(drop) });
-            sleep(ms(moment)).await;
-            world.set_failing(Some(ErrorKind::Auth));
-            let Err(refused) = watching.await.expect("no panic") else { return };
-            world.set_failing(None);
-            let group = other.group("backups").expect("a good name");
-            let exists = group.exists().await.expect("the store is there");
-            let effect = if exists { Effect::Unknown } else { Effect::None };
-            assert_eq!(told(&refused), (ErrorKind::Auth, effect), "{moment}");
-            created += u32::from(exists);
-        });
-    }
-    assert!(created > 0, "it was created in no run");
+    at_each_moment("it was created in no run", async |moment, world, client, one, other| {
+        let group = one.group("backups").expect("a good name");
+        let watching = client.spawn(async move { group.watch_or_create().await.map(drop) });
+        sleep(moment).await;
+        world.set_failing(Some(ErrorKind::Auth));
+        let Err(refused) = watching.await.expect("no panic") else { return false };
+        world.set_failing(None);
+        let group = other.group("backups").expect("a good name");
+        let exists = group.exists().await.expect("the store is there");
+        let effect = if exists { Effect::Unknown } else { Effect::None };
+        assert_eq!(told(&refused), (ErrorKind::Auth, effect), "{moment:?}");
+        exists
+    });
 }
 
 /// Whenever a join fails after others have seen the member, because its partitioner cannot be made, it is told of.
 #[test]
 fn x1_a_join_whose_partitioner_fails_is_told_of() {
-    let mut seen = 0;
-    for moment in (0..30 * WAY).step_by(5) {
-        in_a_world(async |world, client, one, other| {
-            let theirs = other.group("backups").expect("a good name");
-            theirs.create().await.expect("there is none");
-            let group = one.group("backups").expect("a good name");
-            let joining = client.spawn(async move { group.join_partitioned(1).await.map(drop) });
-            sleep(ms(moment)).await;
-            let members = theirs.members().await.expect("the store is there");
-            world.set_failing(Some(ErrorKind::Auth));
-            let Err(refused) = joining.await.expect("no panic") else { return };
-            let is_seen = members.get(one.member_id()).is_some();
-            assert!(!is_seen || refused.effect() != Effect::None, "{moment}: {refused}");
-            assert!(!refused.body_ran(), "{moment}: {refused}");
-            seen += u32::from(is_seen);
-        });
-    }
-    assert!(seen > 0, "it was seen in no run");
+    at_each_moment("it was seen in no run", async |moment, world, client, one, other| {
+        let theirs = other.group("backups").expect("a good name");
+        theirs.create().await.expect("there is none");
+        let group = one.group("backups").expect("a good name");
+        let joining = client.spawn(async move { group.join_partitioned(1).await.map(drop) });
+        sleep(moment).await;
+        let members = theirs.members().await.expect("the store is there");
+        world.set_failing(Some(ErrorKind::Auth));
+        let Err(refused) = joining.await.expect("no panic") else { return false };
+        let is_seen = members.get(one.member_id()).is_some();
+        assert!(!is_seen || refused.effect() != Effect::None, "{moment:?}: {refused}");
+        assert!(!refused.body_ran(), "{moment:?}: {refused}");
+        is_seen
+    });
 }
 
 /// Whenever a claim that was made is taken back because of a stop, it is told of.
 #[test]
 fn x1_a_claim_that_a_stop_takes_back_is_told_of() {
-    let mut made = 0;
-    for moment in (0..30 * WAY).step_by(5) {
-        in_a_world(async |_, client, one, other| {
-            let theirs = other.queue("jobs").expect("a good name");
-            theirs.post(&[NewItem::new("vol-7")]).await.expect("the store is there");
-            let held = one.lock("b").expect("a good name").acquire(None).await;
-            let jobs = one.queue("jobs").expect("a good name");
-            let claiming =
-                client.spawn(async move { jobs.claim(ClaimOptions::default()).await.map(drop) });
-            sleep(ms(moment)).await;
-            let stops = one.clone();
-            let stopping = client.spawn(async move { stops.stop_within(HOUR).await });
-            let claimed = claiming.await.expect("no panic");
-            // This look arrives before the claim is taken back, which takes a look of its own.
-            let is_made = theirs.stats().await.expect("the store is there").claimed > 0;
-            if let Err(stopped) = claimed {
-                assert!(!is_made || stopped.effect() == Effect::Unknown, "{moment}: {stopped}");
-                made += u32::from(is_made);
-            }
-            drop(held);
-            stopping.await.expect("no panic").confirmed.expect("the store is there");
-        });
-    }
-    assert!(made > 0, "it was made in no run");
+    at_each_moment("it was made in no run", async |moment, _, client, one, other| {
+        let theirs = other.queue("jobs").expect("a good name");
+        theirs.post(&[NewItem::new("vol-7")]).await.expect("the store is there");
+        let held = one.lock("b").expect("a good name").acquire(None).await;
+        let jobs = one.queue("jobs").expect("a good name");
+        let claiming =
+            client.spawn(async move { jobs.claim(ClaimOptions::default()).await.map(drop) });
+        sleep(moment).await;
+        let stops = one.clone();
+        let stopping = client.spawn(async move { stops.stop_within(HOUR).await });
+        let claimed = claiming.await.expect("no panic");
+        // This look arrives before the claim is taken back, which takes a look of its own.
+        let is_made = theirs.stats().await.expect("the store is there").claimed > 0;
+        let is_refused = claimed.is_err();
+        if let Err(stopped) = claimed {
+            assert!(!is_made || stopped.effect() == Effect::Unknown, "{moment:?}: {stopped}");
+        }
+        drop(held);
+        stopping.await.expect("no panic").confirmed.expect("the store is there");
+        is_refused && is_made
+    });
 }
 
 /// The answer to a claim is lost, and every later try is refused before it is sent, until the time is over.
 #[test]
 fn x1_a_wait_for_an_item_that_may_have_claimed_one_says_so() {
-    let mut made = 0;
-    for moment in (0..30 * WAY).step_by(5) {
-        in_a_world(async |world, client, one, other| {
-            let theirs = other.queue("jobs").expect("a good name");
-            theirs.post(&[NewItem::new("vol-7")]).await.expect("the store is there");
-            let jobs = one.queue("jobs").expect("a good name");
-            let claiming = client.spawn(async move {
-                jobs.claim_wait(ClaimOptions::default(), Some(3 * TTL)).await.map(drop)
-            });
-            sleep(ms(moment)).await;
-            client.set_link(NOT_HEARD);
-            sleep(TTL / 3).await;
-            world.set_failing(Some(ErrorKind::Unavailable));
-            let claimed = claiming.await.expect("no panic");
-            world.set_failing(None);
-            let is_made = theirs.stats().await.expect("the store is there").claimed > 0;
-            if let Err(refused) = claimed {
-                assert!(!is_made || refused.effect() == Effect::Unknown, "{moment}: {refused}");
-                made += u32::from(is_made);
-            }
+    at_each_moment("it was made in no run", async |moment, world, client, one, other| {
+        let theirs = other.queue("jobs").expect("a good name");
+        theirs.post(&[NewItem::new("vol-7")]).await.expect("the store is there");
+        let jobs = one.queue("jobs").expect("a good name");
+        let claiming = client.spawn(async move {
+            jobs.claim_wait(ClaimOptions::default(), Some(3 * TTL)).await.map(drop)
         });
-    }
-    assert!(made > 0, "it was made in no run");
+        sleep(moment).await;
+        client.set_link(NOT_HEARD);
+        sleep(TTL / 3).await;
+        world.set_failing(Some(ErrorKind::Unavailable));
+        let claimed = claiming.await.expect("no panic");
+        world.set_failing(None);
+        let is_made = theirs.stats().await.expect("the store is there").claimed > 0;
+        let Err(refused) = claimed else { return false };
+        assert!(!is_made || refused.effect() == Effect::Unknown, "{moment:?}: {refused}");
+        is_made
+    });
 }
 
 /// The store ends the session, its answer is lost, and then it refuses the login.
