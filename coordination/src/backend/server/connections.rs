@@ -44,6 +44,8 @@ use self::refusals::Refusals;
 /// How often [`greet`](Connections::greet) tries the first call of the process if each try ends with a connection that the server
 /// closes without an answer.
 const GREETINGS: usize = 5;
+/// How many calls' time making a connection may take at most if its server may have fallen silent.
+const IN_DOUBT: u32 = 2;
 /// How connections to a store's servers are made.
 pub(crate) trait Link: Sized + Send + Sync + 'static {
     /// The client crate's handle of a connection, on which calls are made. The handle need not limit the time of a call: the
@@ -264,7 +266,11 @@ impl<L: Link> Connections<L> {
         // does not take it.
         let Turn { place, .. } = self.rotation.turn();
         let servers = self.rotation.servers();
-        let limit = self.limit(|first| first.share(servers));
+        let mut limit = self.limit(|first| first.share(servers));
+        if turn.is_in_doubt {
+            // If the server is down, callers and heartbeats wait for all of this time before the next server is tried.
+            limit = limit.min(IN_DOUBT * self.patience);
+        }
         let connecting = async {
             on_purpose("connecting");
             self.let_in(Turn { place, ..turn }).await

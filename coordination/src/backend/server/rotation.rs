@@ -53,6 +53,8 @@ struct Current<C> {
     calm: DecorrelatedJitter,
     /// The end of the pause, before which no connection is tried; `None`: there is no pause.
     pause_until: Option<Instant>,
+    /// Whether the last connection was left with a call that was not answered, so that its server may have fallen silent.
+    is_in_doubt: bool,
 }
 
 /// The server to connect to next.
@@ -65,6 +67,8 @@ pub(crate) struct Turn {
     /// `Some` if all servers have failed: no connection is tried before this moment. Without this pause, many clients that retry at
     /// the same time would flood a server that is down or starting (`R4`).
     pub(crate) pause_until: Option<Instant>,
+    /// Whether it is not known if the server still answers: the last connection to it was left with a call that was not answered.
+    pub(crate) is_in_doubt: bool,
 }
 
 /// One call on a connection. Its drop reports to the rotation how the call ended. If the call was dropped after at least
@@ -98,6 +102,7 @@ impl<C> Rotation<C> {
                 hurry,
                 calm,
                 pause_until: None,
+                is_in_doubt: false,
             }),
             epoch: watch::Sender::new(1),
             patience,
@@ -133,7 +138,8 @@ impl<C> Rotation<C> {
     pub(crate) fn turn(&self) -> Turn {
         let current = self.current();
         let place = current.places.current();
-        Turn { place, epoch: self.epoch(), pause_until: current.pause_until }
+        let Current { pause_until, is_in_doubt, .. } = *current;
+        Turn { place, epoch: self.epoch(), pause_until, is_in_doubt }
     }
 
     /// Notes the addresses of the current host, whose name was looked up for the connection of this epoch. From now on each address
@@ -152,6 +158,7 @@ impl<C> Rotation<C> {
         let mut current = self.current();
         if self.epoch() == epoch {
             current.connection = Some(connection);
+            current.is_in_doubt = false;
         }
     }
 
@@ -179,6 +186,7 @@ impl<C> Rotation<C> {
             current.connection = None;
             current.heard = None;
             current.failures += 1;
+            current.is_in_doubt = false;
             current.places.failed();
             if current.failures >= current.places.count() {
                 let is_too_late = current.last_heard.elapsed() > self.lease;
@@ -195,10 +203,21 @@ impl<C> Rotation<C> {
     /// Gives up a connection that is not to be used any more, although its server has not failed. So no failure is counted, and the
     /// next connection is made to the same place at once, without a pause.
     pub(crate) fn leave(&self, epoch: u64) {
+        self.leave_for(epoch, false);
+    }
+
+    /// [`leave`](Self::leave) with a call that was not answered. The caller did not wait for long enough to say that the server has
+    /// failed. But it may have, so the next connection has less time to be made than others.
+    pub(crate) fn leave_unanswered(&self, epoch: u64) {
+        self.leave_for(epoch, true);
+    }
+
+    fn leave_for(&self, epoch: u64, is_in_doubt: bool) {
         let mut current = self.current();
         if self.epoch() == epoch {
             current.connection = None;
             current.heard = None;
+            current.is_in_doubt = is_in_doubt;
             self.epoch.send_modify(|epoch| *epoch += 1);
         }
     }

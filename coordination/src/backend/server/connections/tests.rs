@@ -2,7 +2,7 @@
 
 #[cfg(coordination_internals)]
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::*;
 use crate::Config;
@@ -11,6 +11,9 @@ use crate::backend::server::places::Place;
 use crate::url::Url;
 
 type Says = fn(Place) -> Result<&'static str, Failure>;
+
+/// What a server says that says nothing: connecting to it never ends.
+const SILENCE: ErrorKind = ErrorKind::Timeout;
 
 /// The servers, and what each of them answers to a client that connects.
 struct Servers {
@@ -45,7 +48,7 @@ impl Link for Servers {
     }
 
     fn longest(&self, patience: Duration) -> Duration {
-        patience
+        5 * patience
     }
 
     async fn connect(
@@ -55,7 +58,10 @@ impl Link for Servers {
     ) -> Result<&'static str, Failure> {
         connections.link.asked.fetch_add(1, Ordering::Relaxed);
         tokio::task::yield_now().await;
-        connections.link.says[turn.place.host](turn.place)
+        match connections.link.says[turn.place.host](turn.place) {
+            Err(failure) if failure.error.kind() == SILENCE => std::future::pending().await,
+            said => said,
+        }
     }
 
     fn explain(&self, _operation: &'static str, failed: Failure) -> Failure {
@@ -248,6 +254,26 @@ async fn silence_ends_in_time() -> Result<()> {
     let silent = connections.on_epoch("enter", epoch, std::future::pending::<Result<(), _>>());
     assert!(timeout(connections.patience, silent).await.is_err());
     assert!(connections.rotation.connected().is_none(), "silence condemns it");
+    Ok(())
+}
+
+/// A server has fallen silent, and a call on the connection to it was left before its time was over. The session may still be saved
+/// at the next server.
+#[tokio::test(start_paused = true)]
+async fn r1_a_server_that_may_be_silent_is_not_waited_for_long() -> Result<()> {
+    static IS_SILENT: AtomicBool = AtomicBool::new(false);
+    let connections = connections(&[
+        |_| match IS_SILENT.load(Ordering::Relaxed) {
+            true => Err(failed(SILENCE)),
+            false => Ok("a"),
+        },
+        |_| Ok("b"),
+    ])?;
+    let (_, epoch) = connections.reach_for("enter").await?;
+    IS_SILENT.store(true, Ordering::Relaxed);
+    connections.rotation.leave_unanswered(epoch);
+    let next = timeout(3 * connections.patience, connections.reach_for("enter")).await;
+    assert_eq!(next.expect("the next one answers")?.0, "b");
     Ok(())
 }
 

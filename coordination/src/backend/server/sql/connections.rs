@@ -102,11 +102,11 @@ impl<D: Dialect> Drop for Sent<'_, D> {
             return;
         };
         // If no answer came within `patience`, the server may be down, so the next server is tried. If the caller gave up before
-        // `patience` was over, the same server is used again. The limit is a little less than `patience`, because the caller gives
-        // up after `patience`, counted from a moment before the statement was sent.
+        // `patience` was over, the same server is used again, unless it cannot be connected to soon. The limit is a little less than
+        // `patience`, because the caller gives up after `patience`, counted from a moment before the statement was sent.
         match self.at.elapsed() >= connections.patience * 9 / 10 {
             true => connections.rotation.give_up(self.epoch),
-            false => connections.rotation.leave(self.epoch),
+            false => connections.rotation.leave_unanswered(self.epoch),
         }
     }
 }
