@@ -26,8 +26,13 @@ use crate::url::Host;
 /// How long the look-up of a host's name may take while a session depends on it.
 pub(super) const LOOKUP: Duration = Duration::from_millis(500);
 /// A look-up that takes longer may last very long, or never end. From then on nobody begins to wait for it, and the next caller begins
-/// another one. As the system tries for half a minute, that makes some six threads for each host, at most.
+/// another one. Where the system tries for half a minute, that makes some six threads for each host, at most.
 const HANGING: Duration = Duration::from_secs(5);
+/// So many look-ups of a host go on only if some last far longer than half a minute. Then another one begins after [`SELDOM`], so that
+/// look-ups that never end do not take all threads that the process may have.
+const MANY: usize = 8;
+/// See [`MANY`].
+const SELDOM: Duration = Duration::from_secs(300);
 
 /// What the look-ups of the servers' hosts have found.
 #[derive(Default)]
@@ -44,6 +49,8 @@ struct Known {
     told: u64,
     /// The look-up that was begun last.
     newest: Option<LookUp>,
+    /// Each look-up that goes on has a clone.
+    going_on: Arc<()>,
 }
 
 struct LookUp {
@@ -123,9 +130,12 @@ impl Addresses {
     ) -> watch::Receiver<Option<Found>> {
         let mut hosts = self.hosts();
         let known = hosts.entry(host.clone()).or_default();
-        if let Some(newest) = known.newest.as_ref().filter(|newest| newest.is_under_way()) {
+        let are_many = Arc::strong_count(&known.going_on) > MANY;
+        let hanging = if are_many { SELDOM } else { HANGING };
+        if let Some(newest) = known.newest.as_ref().filter(|newest| newest.is_under_way(hanging)) {
             return newest.found.clone();
         }
+        let goes_on = Arc::clone(&known.going_on);
         let (tell, found) = watch::channel(None);
         let number = known.newest.as_ref().map_or(0, |newest| newest.number) + 1;
         known.newest = Some(LookUp { number, begun: Instant::now(), found: found.clone() });
@@ -133,6 +143,7 @@ impl Addresses {
         let (addresses, looked_up) = (Arc::clone(self), host.clone());
         // In a task of its own, so that an answer that comes after the caller's limit counts for the next caller.
         spawn(&Handle::current(), async move {
+            let _goes_on = goes_on;
             let found = looking.await.map_err(Arc::new);
             addresses.note(looked_up, number, &found);
             tell.send_replace(Some(found));
@@ -160,9 +171,10 @@ impl Addresses {
 }
 
 impl LookUp {
-    /// Whether it may still find something soon. If its task was dropped together with a runtime, it never will.
-    fn is_under_way(&self) -> bool {
-        let is_alive = self.found.has_changed().is_ok() && self.begun.elapsed() < HANGING;
+    /// Whether it may still find something soon: it has gone on for less than `hanging`. If its task was dropped together with a
+    /// runtime, it never will.
+    fn is_under_way(&self, hanging: Duration) -> bool {
+        let is_alive = self.found.has_changed().is_ok() && self.begun.elapsed() < hanging;
         is_alive && self.found.borrow().is_none()
     }
 }
@@ -257,6 +269,27 @@ mod tests {
         addresses.found(&other, LOOKUP, async { Ok(at(1)) }).await?;
         // A look-up that never ends does not keep the host's name for good.
         addresses.found(&host, LOOKUP, async { Ok(at(2)) }).await?;
+        Ok(())
+    }
+
+    /// Each of them has a thread.
+    #[tokio::test(start_paused = true)]
+    async fn look_ups_that_never_end_are_few() -> io::Result<()> {
+        let (addresses, host) = (Arc::new(Addresses::default()), host("a"));
+        let (begun, first) = (Arc::new(AtomicUsize::new(0)), Instant::now());
+        let lasts = 12 * SELDOM;
+        while first.elapsed() < lasts {
+            let begun = Arc::clone(&begun);
+            let silent = async move {
+                begun.fetch_add(1, Ordering::Relaxed);
+                pending().await
+            };
+            assert!(addresses.found(&host, LOOKUP, silent).await.is_err());
+        }
+        let begun = begun.load(Ordering::Relaxed);
+        assert!(begun > MANY && begun <= MANY + 12, "{begun} threads after {lasts:?}");
+        sleep(SELDOM).await;
+        addresses.found(&host, LOOKUP, async { Ok(at(1)) }).await?;
         Ok(())
     }
 
