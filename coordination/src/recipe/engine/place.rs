@@ -21,7 +21,7 @@ tokio::task_local! {
 ///
 /// [`of`](Self::of) polls the call, and everything else may be asked meanwhile, from any task that has a clone. It does for every call
 /// that waits in a queue: for locks, permits, slots and leaderships. Of several locks it is the place in the queue of the one that is
-/// waited for now.
+/// waited for now. Of a call that waits for a turn of a [`Cohort`](crate::Cohort) it tells nothing, as that call has no entry of its own.
 ///
 /// Cheap to clone; clones are the same place. One place is for one call at a time.
 ///
