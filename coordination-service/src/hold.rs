@@ -175,6 +175,14 @@ impl Hold {
         (BootInstant::now() >= held.end).then_some(End::Expired)
     }
 
+    /// The lease that it has, for as long as it is held.
+    pub(crate) fn lease(&self) -> Option<Duration> {
+        match &*self.state() {
+            State::Held(held) => Some(held.lease),
+            State::Ended(_) => None,
+        }
+    }
+
     /// How long it is still good if nothing more is heard from the store.
     pub(crate) fn good_for(&self) -> Option<Duration> {
         match &*self.state() {

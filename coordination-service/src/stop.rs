@@ -50,8 +50,16 @@ async fn none_under_way(service: &Shared) {
 
 /// Waits until there is no hold that would be freed too early by our end. Nothing is renewed by then, so all leases end.
 async fn none_left(service: &Shared) {
-    // A promise is kept by the store, and what is covered by nothing ends with us whenever that is.
-    let is_in_the_way = |hold: &Arc<Hold>| hold.covered == Covered::All;
+    let is_in_the_way = |hold: &Arc<Hold>| match hold.covered {
+        Covered::All => true,
+        // A promise stays at the store, but Rust programs and the command read none: a lease that the store covers ends before we do.
+        Covered::Http => {
+            let lease = hold.lease().zip(service.cover.longest());
+            lease.is_some_and(|(lease, cover)| lease <= cover)
+        }
+        // It ends with us whenever that is.
+        Covered::Nobody => false,
+    };
     loop {
         let live = service.holds.live();
         let in_the_way = match service.phase() {
@@ -85,9 +93,12 @@ mod tests {
     use coordination::{ClaimOptions, NewItem};
 
     use super::*;
-    use crate::acquire::tests::instance;
+    use crate::acquire::acquire;
+    use crate::acquire::tests::{instance, instance_with, wanted};
+    use crate::delivery::Deliver;
     use crate::problem::Code;
-    use crate::settings::Cover;
+    use crate::settings::{Cover, Settings};
+    use crate::wanted::Wanted;
     use crate::zaqar::tests::hang_up;
 
     /// H10: what has begun is waited for, and nothing begins any more.
@@ -122,6 +133,25 @@ mod tests {
         let drained = tokio::time::timeout(4 * LOOK, drain(&service, &mut stops)).await;
         assert!(drained.is_err(), "something has begun that is not over");
         drop(begun);
+    }
+
+    /// H10: a lock of rdlm's API that the store keeps from everybody is not freed under its client for those who read no promises.
+    #[tokio::test]
+    async fn h10_a_stop_waits_for_what_the_store_covers_beside_a_promise() {
+        let cover = Duration::from_secs(100);
+        for (lease, is_covered) in [(cover / 2, true), (2 * cover, false)] {
+            let settings = Settings { drain: Duration::ZERO, ..Settings::default() };
+            let (service, _other) = instance_with(settings, Cover::Lease(cover)).await;
+            let (name, relies_on_lease) = ("rdlm/x".to_owned(), true);
+            let wanted = Wanted { name, lease, relies_on_lease, ..wanted(0) };
+            let mut granted = acquire(&service, wanted, None).await.expect("it is free");
+            assert_eq!(granted.hold().expect("it is here").covered, Covered::Http);
+            granted.deliver();
+            let (_second, mut stops) = mpsc::channel(1);
+            let patience = if is_covered { 4 * LOOK } else { Duration::from_secs(60) };
+            let drained = tokio::time::timeout(patience, drain(&service, &mut stops)).await;
+            assert_eq!(drained.is_err(), is_covered, "a lease of {lease:?}");
+        }
     }
 
     /// H10: a claim whose client has hung up is taken back before the session ends.
