@@ -117,12 +117,11 @@ fn held(service: &Shared, caller: &Caller) -> Option<Arc<Hold>> {
 /// `GET /v1/heartbeat/{name}`: true, and the lease begins anew, as long as it is the caller's.
 async fn heartbeat(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
     let caller = caller(&request, "/v1/heartbeat/")?;
-    // Nothing is renewed any more, and this answer cannot say how much of the lease is left.
-    if service.phase() == Phase::Ending {
-        return Ok(answer(false));
-    }
     let Some(hold) = held(&service, &caller) else { return Ok(answer(false)) };
-    Ok(answer(holds::renewed(&service, &hold, None).await.is_ok()))
+    let is_held = holds::renewed(&service, &hold, None).await.is_ok();
+    // Then nothing is renewed any more, and this answer cannot say how much of the lease is left. It is looked at afterwards: if a stop
+    // comes to this between the two, what was not renewed is not told of as renewed.
+    Ok(answer(is_held && service.phase() != Phase::Ending))
 }
 
 /// `GET /v1/release/{name}`

@@ -21,7 +21,7 @@ use crate::holds::{End, Found, Hold, Now};
 use crate::kind::Kind;
 use crate::problem::{Code, Problem};
 use crate::reply::{json, not_so, nowhere, principal, rest};
-use crate::service::Shared;
+use crate::service::{Phase, Shared};
 use crate::text::{self, millis, zoneless};
 use crate::v1::{holds, info};
 use crate::wanted::{Wanted, What};
@@ -163,6 +163,11 @@ async fn renew(State(service): State<Shared>, request: Request) -> Result<Respon
     let lease = fields.seconds("lifetime", 0.001, 86_400.0);
     fields.done()?;
     let now = holds::renewed(&service, &hold, Some(lease)).await?;
+    // Its client would rely on all of the lease. By now it may have been renewed all the same, just before.
+    if service.phase() == Phase::Ending {
+        let why = "this instance is about to stop and renews nothing more";
+        return Err(Problem::new(Code::Draining, why).with("effect", "unknown"));
+    }
     Ok(noted(json(StatusCode::OK, &shown(&hold, &now, &hold.id())), &hold))
 }
 
@@ -323,6 +328,30 @@ mod tests {
         assert!(is_promised(20).await);
         let longer = holds::renewed(&service, &hold, Some(Duration::from_secs(300))).await;
         assert!(longer.is_ok() && is_promised(300).await);
+    }
+
+    /// H10: who is told that its lease begins anew has a new one.
+    #[tokio::test]
+    async fn h10_nobody_is_told_of_a_renewal_that_does_not_take_place() {
+        let (service, _other) = instance(Cover::Any).await;
+        let routes = TowerToHyperService::new(routes(&service));
+        let asked = Request::post("/locks/x").header("host", "localhost");
+        let asked = asked.body(Body::from(r#"{"lifetime":60,"wait":0,"title":""}"#));
+        let told = routes.call(asked.expect("a request")).await.expect("an answer");
+        assert_eq!(told.status(), StatusCode::CREATED);
+        axum::body::to_bytes(told.into_body(), 999).await.expect("a body");
+        let hold = service.holds.live().pop().expect("it is held");
+        let ending = (Phase::Ending, StatusCode::SERVICE_UNAVAILABLE);
+        for (phase, expected) in [(Phase::Draining, StatusCode::OK), ending] {
+            service.phase.send_replace(phase);
+            for lifetime in [60, 300] {
+                let asked = Request::put(format!("/locks/x/{}", hold.id()));
+                let asked = asked.header("host", "localhost");
+                let asked = asked.body(Body::from(format!("{{\"lifetime\":{lifetime}}}")));
+                let told = routes.call(asked.expect("a request")).await.expect("an answer");
+                assert_eq!(told.status(), expected, "{phase:?}, {lifetime} s");
+            }
+        }
     }
 
     /// Nobody is told that a lock is not there which another instance has granted.
