@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use coordination::{Coordinator, SharedValue, State as SessionState, Version};
+use coordination::{FencingToken, SharedValue, State as SessionState, Version};
 
 use self::place::{EndsWithIt, Place, Waiter};
 pub(crate) use self::undelivered::Undelivered;
-use crate::finishing::Finishing;
+use crate::finishing::{Finishing, finished};
 use crate::guard::Guard;
 use crate::holds::{Begun, Covered};
 use crate::ids;
@@ -429,15 +429,33 @@ async fn written(
     }
 }
 
-/// Deletes the promise of a grant that was taken away, if there is one.
-pub(crate) async fn forget_promise(
+/// Takes a lock away from whoever has this grant of it, which is none of our holds, and its promise with it: who holds it next is not to
+/// wait for that. False: it had ended before.
+///
+/// The promise is read first. A store that does not answer that has not taken anything away yet, and its error says so; of a lock that
+/// was taken away the promise goes in any case, in the background if it cannot at once.
+///
+/// # Cancel safety
+///
+/// If the future is dropped when the promise was read, the lock is taken away all the same.
+pub(crate) async fn break_grant(
     service: &Shared,
-    coordinator: &Coordinator,
     name: &str,
-    fence: u64,
-) -> coordination::Result<()> {
-    if service.promises(name) {
-        promise::forget(&promise::of(coordinator, name)?, fence).await?;
-    }
-    Ok(())
+    fence: FencingToken,
+) -> Result<bool, Problem> {
+    let coordinator = service.coordinator()?;
+    let lock = coordinator.lock(name)?;
+    let promise = match service.promises(name) {
+        true => Promise::find(promise::of(&coordinator, name)?, fence.value()).await?,
+        false => None,
+    };
+    let (finishing, holds) = (service.begin_any()?, Arc::clone(&service.holds));
+    let breaking = async move {
+        let is_broken = lock.break_grant(fence).await?.is_some();
+        if is_broken && let Some(promise) = promise {
+            holds.delete_promise(Arc::new(promise)).await;
+        }
+        Ok::<_, coordination::Error>(is_broken)
+    };
+    Ok(finished(finishing, breaking).await??)
 }

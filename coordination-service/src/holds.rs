@@ -18,6 +18,7 @@ pub(crate) use crate::hold::{Begun, Hold, Now};
 use crate::hold::{Held, State};
 use crate::kind::Kind;
 use crate::problem::Problem;
+use crate::promise::Promise;
 use crate::undeleted::Undeleted;
 
 /// The most names of which something changed that are noted.
@@ -359,6 +360,18 @@ impl Holds {
         }
     }
 
+    /// Deletes a promise on which nobody relies any more: in the background, if the store does not let us within a time.
+    pub(crate) async fn delete_promise(&self, promise: Arc<Promise>) {
+        let error = match tokio::time::timeout(DELETED, promise.delete()).await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => Some(error),
+            Err(_) => None,
+        };
+        let ((handle, _), error) = (promise.key(), error.map(tracing::field::display));
+        tracing::warn!(handle, error, "a promise is still there; its deletion is tried again");
+        self.undeleted.add(promise);
+    }
+
     /// Deletes the promises of a hold that was lost, as its client does not rely on it: it has said so, or was never told.
     pub(crate) fn take_back(&self, hold: &Hold) {
         if matches!(&*hold.state(), State::Ended(End::Lost(_))) {
@@ -476,21 +489,7 @@ impl Releasing {
         let mut deletions = JoinSet::new();
         for promise in &self.hold.promises {
             let (holds, promise) = (Arc::clone(&self.holds), Arc::clone(promise));
-            let handle = self.hold.handle.clone();
-            deletions.spawn(async move {
-                let error = match tokio::time::timeout(DELETED, promise.delete()).await {
-                    Ok(Ok(())) => return,
-                    Ok(Err(error)) => Some(error),
-                    Err(_) => None,
-                };
-                let error = error.map(tracing::field::display);
-                tracing::warn!(
-                    handle,
-                    error,
-                    "a promise is still there; its deletion is tried again"
-                );
-                holds.undeleted.add(promise);
-            });
+            deletions.spawn(async move { holds.delete_promise(promise).await });
         }
         while deletions.join_next().await.is_some() {}
     }

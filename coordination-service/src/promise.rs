@@ -178,20 +178,20 @@ fn sat_out_for(lease: Duration) -> Duration {
     lease.saturating_add(lease / 200)
 }
 
-/// Deletes the promise of the grant of this fence, if it is still there.
-pub(crate) async fn forget(value: &SharedValue<Promised>, fence: u64) -> Result<()> {
-    if let Some(found) = value.read().await?
-        && found.value.fence == fence
-    {
-        value.compare_and_delete(found.version).await?;
-    }
-    Ok(())
-}
-
 impl Promise {
     /// That of the grant of this fence, which is not written yet.
     pub(crate) fn new(value: SharedValue<Promised>, fence: u64, handle: &str) -> Self {
         Self { value, fence, handle: handle.to_owned(), written: tokio::sync::Mutex::default() }
+    }
+
+    /// That of the grant of this fence, if it is at the store, whoever has written it.
+    pub(crate) async fn find(value: SharedValue<Promised>, fence: u64) -> Result<Option<Self>> {
+        let found = match value.read().await {
+            // What stands there promises nothing.
+            Err(error) if error.kind() == ErrorKind::Corrupt => None,
+            found => found?.filter(|found| found.value.fence == fence),
+        };
+        Ok(found.map(|found| Self::new(value, fence, &found.value.handle)))
     }
 
     /// Writes it in place of one that is over, or of none; false: another one is there by now.

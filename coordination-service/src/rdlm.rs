@@ -280,17 +280,19 @@ async fn clear_all(State(service): State<Shared>, request: Request) -> Result<Re
 }
 
 async fn cleared(service: &Shared, who: &Principal, name: &str) -> Result<usize, Problem> {
-    let coordinator = service.coordinator()?;
-    let lock = coordinator.lock(name)?;
+    let lock = service.coordinator()?.lock(name)?;
     let mut count = 0;
     for holder in lock.holders().await?.into_iter().filter(|holder| holder.holding) {
         let fence = holder.token.value();
         tracing::warn!(name, fence, by = who.name, "taking a lock away");
         match service.holds.of_fence(Kind::Lock, name, fence) {
-            Some(hold) => drop(service.holds.give_up(&hold, End::Broken).await),
-            None => drop(lock.break_grant(holder.token).await?),
+            Some(hold) => {
+                if service.holds.give_up(&hold, End::Broken).await.is_err() {
+                    service.holds.take_back(&hold);
+                }
+            }
+            None => drop(acquire::break_grant(service, name, holder.token).await?),
         }
-        acquire::forget_promise(service, &coordinator, name, fence).await?;
         count += 1;
     }
     Ok(count)

@@ -13,7 +13,7 @@ use super::known::{Known, not_modified, tagged};
 use super::names::Names;
 use super::path::{named, of_path};
 use super::{acquire, groups, resize};
-use crate::acquire::forget_promise;
+use crate::acquire::break_grant;
 use crate::around::Noted;
 use crate::auth::{Principal, Right};
 use crate::holds::End;
@@ -120,10 +120,6 @@ async fn take_away(State(service): State<Shared>, request: Request) -> Result<Re
     if !is_taken_away(&service, &who, kind, &name, fence).await? {
         return Err(Problem::new(Code::Changed, "it ended by itself; nothing was done"));
     }
-    if kind == Kind::Lock {
-        // Whoever holds it next is not to wait for what was promised to the one that is gone.
-        forget_promise(&service, &coordinator, &name, fence.value()).await?;
-    }
     let mut response = json(StatusCode::OK, &json!({ "broken": entry }));
     response.extensions_mut().insert(Noted::name(kind, name));
     Ok(response.into_response())
@@ -163,7 +159,7 @@ async fn is_taken_away(
         Kind::Semaphore => coordinator.semaphore(name, 1)?.break_grant(fence).await?.is_some(),
         Kind::Limiter => coordinator.limiter(name)?.break_grant(fence).await?.is_some(),
         Kind::Election => coordinator.election(name)?.break_grant(fence).await?.is_some(),
-        Kind::Lock => coordinator.lock(name)?.break_grant(fence).await?.is_some(),
+        Kind::Lock => break_grant(service, name, fence).await?,
         Kind::Group => {
             let why = "a member is taken away by ?member=ID";
             return Err(Problem::new(Code::Unsupported, why));
@@ -174,6 +170,7 @@ async fn is_taken_away(
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
+    use std::sync::Arc;
     use std::time::Duration;
 
     use axum::body::Body;
@@ -181,9 +178,40 @@ mod tests {
     use hyper_util::service::TowerToHyperService;
 
     use super::*;
-    use crate::acquire::tests::instance;
+    use crate::acquire::tests::{Disk, instance, is_soon_gone};
+    use crate::promise::{self, Promise};
     use crate::settings::Cover;
     use crate::v1;
+
+    /// A store that refuses the promise of a lock has nothing taken away, and whoever is told so can ask again.
+    #[tokio::test]
+    async fn what_is_told_not_to_be_taken_away_is_held() {
+        let disk = Disk::new();
+        let (service, other) = disk.instance().await;
+        let lock = other.lock("x").expect("a name");
+        let guard = lock.acquire(None).await.expect("it is free");
+        let fence = guard.token();
+        let value = promise::of(&other, "x").expect("a name");
+        let promised = Promise::new(value.clone(), fence.value(), "deadbeef.one");
+        let promised = promised.write(None, Duration::from_secs(3_600)).await;
+        assert!(promised.expect("the store answers"), "nobody else writes");
+        let boss = Arc::new(Principal::administrator("boss".to_owned()));
+        let ask = async || {
+            let mut asked = Request::new(Body::empty());
+            *asked.uri_mut() = format!("/v1/locks/x?fence={fence}").parse().expect("a path");
+            asked.extensions_mut().insert(Arc::clone(&boss));
+            take_away(State(Arc::clone(&service)), asked).await.map(|told| told.status())
+        };
+        let path = disk.take("promise");
+        let told = ask().await.expect_err("the store refuses");
+        let body: Value = serde_json::from_str(&told.text("r")).expect("it is JSON");
+        assert_eq!((&body["code"], body.get("effect")), (&"store-away".into(), None), "{body}");
+        assert_eq!(lock.holders().await.expect("the store answers").len(), 1, "nothing was done");
+        disk.give_back(&path);
+        assert_eq!(ask().await.expect("the store answers"), StatusCode::OK);
+        assert!(lock.holders().await.expect("the store answers").is_empty());
+        assert!(is_soon_gone(&value).await);
+    }
 
     /// What no row tells of, or not yet, is looked at when the time is over, before somebody is told that nothing has changed.
     #[tokio::test]
