@@ -1,5 +1,7 @@
 """The page of what was measured, with its plots. Every figure in it comes from the data."""
 
+import json
+
 from . import plots
 from .data import STORES, Spread, ratios, spread
 from .targets import MILLION, all_targets, is_met, projections, wanted_of
@@ -117,13 +119,24 @@ def where(page):
     page.add("## Where, when and with what")
     if not page.data.runs:
         return page.add("Nothing has been measured yet.")
+    # What was measured in the same place with the same versions is told together, run by run only where they differ.
+    places = {}
     for run in page.data.runs:
-        parts = sorted({(one["store"], one["part"]) for one in page.data.series if one["run"] == run["run"]})
-        stores = {store: [part for other, part in parts if other == store] for store in STORES}
-        measured = "; ".join(f"{store}: {', '.join(found)}" for store, found in stores.items() if found)
-        rows = [(name, value) for name, value in run.items() if name not in ("run", "versions")]
-        rows += [("versions", ", ".join(f"{name} {version}" for name, version in run["versions"].items()))]
-        page.add(*table([f"run {run['run']}", ""], [*rows, ("measured", measured)]))
+        same = {name: value for name, value in run.items() if name not in ("run", "command", "load before")}
+        places.setdefault(json.dumps(same, sort_keys=True), (same, []))[1].append(run)
+    for same, runs in places.values():
+        rows = [(name, value) for name, value in same.items() if name != "versions"]
+        rows += [("versions", ", ".join(f"{name} {version}" for name, version in same.get("versions", {}).items()))]
+        page.add(*table(["", ""], rows))
+        page.add(*table(["run", "command", "load before", "measured"], [row_of(page, run) for run in runs]))
+
+
+def row_of(page, run):
+    parts = sorted({(one["store"], one["part"]) for one in page.data.series if one["run"] == run["run"]})
+    stores = {store: [part for other, part in parts if other == store] for store in STORES}
+    measured = "; ".join(f"{store}: {', '.join(found)}" for store, found in stores.items() if found)
+    return [run["run"], f"`{run['command']}`" if "command" in run else "", run.get("load before", ""), measured]
+
 
 
 def targets(page):
