@@ -147,7 +147,14 @@ $f$;
 -- Notes that a step of the session came on the connection with this number (`generation`). 'stale': an earlier step of the
 -- session came on a newer connection, so this step is refused.
 CREATE FUNCTION {schema}.raise_generation(of_session bytea, of_generation bigint) RETURNS text LANGUAGE plpgsql AS $f$
+DECLARE
+  known bigint;
 BEGIN
+  -- Almost always, an earlier step came on the same connection.
+  SELECT generation INTO known FROM {schema}.sessions WHERE id = of_session;
+  IF known = of_generation THEN
+    RETURN 'ok';
+  END IF;
   UPDATE {schema}.sessions SET generation = of_generation WHERE id = of_session AND generation < of_generation;
   -- A step on a newer connection may have come while this step waited for the row.
   PERFORM 1 FROM {schema}.sessions WHERE id = of_session AND generation > of_generation;
@@ -164,9 +171,14 @@ CREATE FUNCTION {schema}.admit(of_session bytea, of_generation bigint) RETURNS t
 DECLARE
   known record;
 BEGIN
-  SELECT expires INTO known FROM {schema}.sessions WHERE id = of_session FOR KEY SHARE;
+  SELECT expires, generation INTO known FROM {schema}.sessions WHERE id = of_session FOR KEY SHARE;
   IF NOT FOUND OR known.expires IS NULL OR known.expires <= {schema}.clock() THEN
     RETURN 'lost';
+  END IF;
+  -- The step has locked its queue's row before. So a step on a newer connection that has changed this queue has ended, and what
+  -- it has written to the session's row is seen here.
+  IF known.generation = of_generation THEN
+    RETURN 'ok';
   END IF;
   RETURN {schema}.raise_generation(of_session, of_generation);
 END
