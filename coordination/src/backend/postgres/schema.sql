@@ -296,7 +296,11 @@ BEGIN
     RETURN NOT EXISTS (SELECT FROM {schema}.entries e WHERE e.queue = this_queue.id AND e.seq = of_seq);
   END IF;
   DELETE FROM {schema}.entries e WHERE e.queue = this_queue.id AND e.seq = of_seq;
-  PERFORM {schema}.pass(this_queue, of_seq, entry.shared, true);
+  -- No entry has a number above the queue's newest one. So if this was the newest, nobody waits behind it. An entry that the
+  -- calling step itself has just entered is not in `last` yet, but that step's answer says what blocks it.
+  IF of_seq < this_queue.last OR this_queue.heard > {schema}.clock() THEN
+    PERFORM {schema}.pass(this_queue, of_seq, entry.shared, true);
+  END IF;
   RETURN true;
 END
 $f$;
@@ -419,7 +423,10 @@ BEGIN
     seq := greatest(this_queue.last + 1, {schema}.clock());
     INSERT INTO {schema}.entries (queue, seq, id, session, shared, generation, text)
       VALUES (this_queue.id, enter.seq, of_id, of_session, is_shared, of_generation, of_text);
-    PERFORM {schema}.tell(this_queue, 'entered');
+    -- `tell` checks this too, but `PERFORM` costs a query of its own.
+    IF this_queue.heard > {schema}.clock() THEN
+      PERFORM {schema}.tell(this_queue, 'entered');
+    END IF;
   END IF;
   SELECT s.* INTO blocker, before_seq, remaining, blocker_text FROM {schema}.standing(this_queue, seq, is_shared, true) s;
   IF is_new THEN
