@@ -100,22 +100,25 @@ $f$;
 -- the time that the client has set when it connected (`coordination.lock_timeout`), because the client's heartbeats wait for
 -- the step. Behind a pooler, that setting may be another client's, or missing; if it is missing, 50 ms are used.
 CREATE FUNCTION {schema}.begin_step() RETURNS void LANGUAGE plpgsql AS $f$
+DECLARE
+  -- Nobody reads it. But an assignment is evaluated at once, where `PERFORM` costs a query.
+  made text;
 BEGIN
   -- Otherwise, whoever may create functions in a schema of the role's search path could have them called here with the role's
   -- rights.
-  PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+  made := pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
   IF pg_catalog.current_setting('transaction_isolation') <> 'read committed' THEN
     RAISE EXCEPTION 'transactions of this role begin with the isolation level %, and not with read committed',
       pg_catalog.current_setting('transaction_isolation') USING ERRCODE = 'SETUP';
   END IF;
   IF pg_catalog.current_setting('synchronous_commit') IN ('off', 'local') THEN
-    PERFORM pg_catalog.set_config('synchronous_commit', 'on', true);
+    made := pg_catalog.set_config('synchronous_commit', 'on', true);
   END IF;
-  PERFORM pg_catalog.set_config('lock_timeout',
+  made := pg_catalog.set_config('lock_timeout',
     coalesce(nullif(pg_catalog.current_setting('coordination.lock_timeout', true), ''), '50ms'), true);
   -- The client needs the warning by which the server says that a commit has not waited for its replica.
   IF pg_catalog.current_setting('client_min_messages') = 'error' THEN
-    PERFORM pg_catalog.set_config('client_min_messages', 'warning', true);
+    made := pg_catalog.set_config('client_min_messages', 'warning', true);
   END IF;
 END
 $f$;
