@@ -374,24 +374,24 @@ CREATE FUNCTION {schema}.standing(
 ) LANGUAGE plpgsql AS $f$
 DECLARE
   entry record;
+  ends bigint;
   budget integer := 300;
 BEGIN
   LOOP
     IF is_shared THEN
-      SELECT e.id, e.seq, e.session, e.text, s.expires INTO entry
-        FROM {schema}.entries e LEFT JOIN {schema}.sessions s ON s.id = e.session
+      SELECT e.id, e.seq, e.session, e.text INTO entry FROM {schema}.entries e
         WHERE e.queue = this_queue.id AND e.seq >= this_queue.first AND e.seq < of_seq AND NOT e.shared
         ORDER BY e.seq DESC LIMIT 1;
     ELSE
-      SELECT e.id, e.seq, e.session, e.text, s.expires INTO entry
-        FROM {schema}.entries e LEFT JOIN {schema}.sessions s ON s.id = e.session
+      SELECT e.id, e.seq, e.session, e.text INTO entry FROM {schema}.entries e
         WHERE e.queue = this_queue.id AND e.seq >= this_queue.first AND e.seq < of_seq
         ORDER BY e.seq DESC LIMIT 1;
     END IF;
     IF NOT FOUND THEN
       RETURN;
     END IF;
-    remaining := greatest(entry.expires - {schema}.clock(), 0);
+    SELECT s.expires INTO ends FROM {schema}.sessions s WHERE s.id = entry.session;
+    remaining := greatest(ends - {schema}.clock(), 0);
     IF remaining = 0 AND is_locked AND budget > 0 THEN
       budget := budget - 1;
       IF {schema}.end_if_expired(entry.session) THEN
@@ -412,6 +412,7 @@ CREATE FUNCTION {schema}.enter(
 ) LANGUAGE plpgsql AS $f$
 DECLARE
   this_queue {schema}.queues;
+  at record;
   is_new boolean;
 BEGIN
   PERFORM {schema}.begin_step();
@@ -431,7 +432,11 @@ BEGIN
       PERFORM {schema}.tell(this_queue, 'entered');
     END IF;
   END IF;
-  SELECT s.* INTO blocker, before_seq, remaining, blocker_text FROM {schema}.standing(this_queue, seq, is_shared, true) s;
+  at := {schema}.standing(this_queue, seq, is_shared, true);
+  blocker := at.blocker;
+  before_seq := at.before;
+  remaining := at.remaining;
+  blocker_text := at.blocker_text;
   IF is_new THEN
     -- If this entry is exclusive and nothing is before it, there is nothing with a smaller number than its own. `first` says so
     -- to later steps. Otherwise their scans of the index would find removed entries there as long as any client's transaction
