@@ -65,7 +65,9 @@ CREATE TABLE {schema}.entries (
   generation bigint NOT NULL,
   text bytea NOT NULL,
   PRIMARY KEY (queue, seq)
-) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 500);
+  -- Between two grants the table is often empty. If the server cut it off then, connections would plan to read all of it, and go on
+  -- with that plan when it is full of removed rows.
+) WITH (vacuum_truncate = false, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 500);
 CREATE INDEX entries_exclusive ON {schema}.entries (queue, seq) WHERE NOT shared;
 CREATE INDEX entries_session ON {schema}.entries (session);
 

@@ -57,22 +57,57 @@ fn l7_every_statement_has_an_index() {
         make(&*postgres).await;
         MANY.iter().for_each(|many| drop(ask(&*postgres, many)));
         for step in STEPS {
-            let before = block_in_place(|| postgres.node(0).log()).len();
-            // The module writes the plan of each statement to the server's log, also of those within functions.
-            ask(
-                &*postgres,
-                &format!(
-                    "LOAD 'auto_explain'; SET auto_explain.log_min_duration = 0;
-                     SET auto_explain.log_nested_statements = on; SET coordination.lock_timeout = '10s';
-                     SELECT * FROM coordination.{step}"
-                ),
-            );
-            let log = block_in_place(|| postgres.node(0).log());
-            let plans = &log[before..];
-            assert!(plans.contains("Query Text:"), "no plan of {step}: {plans}");
+            let plans = plans_of(&postgres, step);
             let through = plans.lines().filter(|line| line.contains("Seq Scan on"));
             let through: Vec<_> = through.collect();
             assert!(through.is_empty(), "{step}: {through:#?} in {plans}");
         }
     });
+}
+
+/// Statements after which the server knows of the table of entries that many came and went, and that none is there.
+const EMPTIED: &[&str] = &[
+    "INSERT INTO coordination.sessions (id, namespace, channel, lease, expires, generation)
+       VALUES ('0000000000000007', 'coordination', 'c', 3600000000, coordination.clock() + 3600000000, 1)",
+    "INSERT INTO coordination.entries (queue, seq, id, session, shared, generation, text)
+       SELECT 0, n, convert_to('gone-' || n, 'UTF8'), 'none', false, 1, '' FROM generate_series(1, 10000) n",
+    "DELETE FROM coordination.entries",
+    "VACUUM ANALYZE coordination.entries",
+];
+
+/// L7: a connection that makes its plans while the table of entries is empty finds entries by an index all the same. It keeps these
+/// plans, and removed rows collect in the table until the server cleans it up.
+#[test]
+fn l7_an_emptied_table_is_not_read_through() {
+    rerun_on_threads(async || {
+        let postgres = one::<Postgres>();
+        make(&*postgres).await;
+        EMPTIED.iter().for_each(|statement| drop(ask(&*postgres, statement)));
+        for step in [
+            "enter('0000000000000007', 1, 'coordination/lock/x', 'new', false, '')",
+            "leave('0000000000000007', 1, 'coordination/lock/x', 'new', NULL)",
+        ] {
+            let plans = plans_of(&postgres, step);
+            assert!(plans.contains("on entries"), "{step}: {plans}");
+            assert!(!plans.contains("Seq Scan on entries"), "{step}: {plans}");
+        }
+    });
+}
+
+/// The plans of all statements of a step, as the server writes them to its log.
+fn plans_of(postgres: &Postgres, step: &str) -> String {
+    let before = block_in_place(|| postgres.node(0).log()).len();
+    // The module writes the plan of each statement to the server's log, also of those within functions.
+    ask(
+        postgres,
+        &format!(
+            "LOAD 'auto_explain'; SET auto_explain.log_min_duration = 0;
+             SET auto_explain.log_nested_statements = on; SET coordination.lock_timeout = '10s';
+             SELECT * FROM coordination.{step}"
+        ),
+    );
+    let log = block_in_place(|| postgres.node(0).log());
+    let plans = &log[before..];
+    assert!(plans.contains("Query Text:"), "no plan of {step}: {plans}");
+    plans.to_owned()
 }
