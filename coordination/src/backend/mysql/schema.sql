@@ -376,15 +376,16 @@ BEGIN
   SELECT e.seq INTO its_seq FROM coordination_entries e WHERE e.id = of_id AND e.queue = its_queue;
   IF its_seq IS NULL THEN
     SET its_seq = GREATEST(its_last + 1, {now});
-    UPDATE coordination_queues SET last = its_seq, changes = changes + 1 WHERE id = its_queue;
     INSERT INTO coordination_entries (queue, seq, id, session, shared, generation, text)
       VALUES (its_queue, its_seq, of_id, of_session, is_shared, of_generation, of_text);
   END IF;
   CALL coordination_standing(its_queue, its_seq, is_shared, TRUE, its_blocker, its_before, its_remaining, its_text);
-  IF its_seq > its_last AND its_before IS NULL AND NOT is_shared THEN
+  IF its_seq > its_last THEN
     -- If this entry is exclusive and nothing is before it, there is nothing with a smaller number than its own. `first` says
     -- so to later steps, so that they do not look there.
-    UPDATE coordination_queues SET first = its_seq WHERE id = its_queue;
+    UPDATE coordination_queues SET last = its_seq, changes = changes + 1,
+        first = IF(its_before IS NULL AND NOT is_shared, its_seq, first)
+      WHERE id = its_queue;
   END IF;
   CALL coordination_admit(of_session, of_generation, its_status);
   IF its_status <> 'ok' THEN
