@@ -14,13 +14,14 @@ use std::sync::{Arc, Weak};
 use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{AsyncMessage, Row};
+use tokio_postgres::{AsyncMessage, Row, Statement};
 
 use super::config::Schema;
 use super::database::{SETTINGS, Server};
 use super::error::{self, failure};
-use super::link::{Running, not_set};
-use super::statement;
+use super::link::{Opened, Running, not_set};
+use super::prepared::{Prepared, Way};
+use super::statement::{self, Typed};
 use crate::backend::SessionId;
 use crate::backend::server::connections::Failure;
 use crate::backend::server::credentials::Credentials;
@@ -60,6 +61,10 @@ pub(super) struct Connection {
     /// Set when the server warns that it has committed without waiting for a replica's confirmation, so that a fail-over may lose
     /// the commit. The call in progress then fails with an unknown effect, and the connection is given up.
     is_unconfirmed: Arc<AtomicBool>,
+    /// The statements that are prepared on this connection.
+    // Invariant: none of them is dropped before `client`, which is declared before this field. When a statement is dropped while
+    // there is a client, the client crate sends a request to close it.
+    prepared: Prepared<Statement>,
 }
 
 impl Postgres {
@@ -119,11 +124,13 @@ impl Connection {
         let is_unconfirmed = Arc::new(AtomicBool::new(false));
         let begin = async |settings| -> Result<_, Failure> {
             let user = &link.servers.user;
-            let (client, running) = dialect.open(user, place, credentials, settings).await?;
+            let opened = dialect.open(user, place, credentials, settings).await?;
+            let Opened { client, running, local } = opened;
             let all = Arc::downgrade(connections);
             let running = tokio::spawn(run(running, all, epoch, Arc::clone(&is_unconfirmed)));
             let patience = connections.patience;
-            let server = Server::greet(&client, &dialect.schema, &dialect.name, patience).await?;
+            let (schema, name) = (&dialect.schema, &dialect.name);
+            let server = Server::greet(&client, local, schema, name, patience).await?;
             Ok((client, running, server))
         };
         let (mut client, running, mut server) = begin(None).await?;
@@ -143,7 +150,8 @@ impl Connection {
         }
         let channels = dialect.hub.channels();
         let connections = Arc::downgrade(connections);
-        let connection = Self { client, server, connections, epoch, is_unconfirmed };
+        let prepared = Prepared::new(server.is_direct);
+        let connection = Self { client, server, connections, epoch, is_unconfirmed, prepared };
         connection.listen(&channels, "connect").await?;
         dialect.hub.subscribed(&channels, epoch);
         Ok(connection)
@@ -152,11 +160,8 @@ impl Connection {
     /// Sends a call as one SQL statement, and returns the rows of the answer.
     pub(super) async fn call(&self, dialect: &Postgres, call: &Call) -> Result<Vec<Row>, Failure> {
         let typed = statement::arguments(call, self.epoch.cast_signed(), &dialect.channel);
-        let text = statement::text_of(call, typed.len(), &dialect.schema);
-        let arguments: Vec<_> =
-            typed.iter().map(|(value, of)| (&**value as &(dyn ToSql + Sync), of.clone())).collect();
         let sent = self.sent();
-        let rows = self.client.query_typed(&text, &arguments).await;
+        let rows = self.send(&dialect.schema, call, &typed).await;
         sent.answered();
         let rows = rows.map_err(|error| failure(call.operation, &error))?;
         if self.is_unconfirmed.load(Ordering::SeqCst) {
@@ -165,6 +170,37 @@ impl Connection {
             return Err(Failure::broken(error.with_effect(Effect::Unknown)));
         }
         Ok(rows)
+    }
+
+    /// Sends the statement of a call and waits for the answer. If the statement was prepared on this connection, only its name is sent.
+    async fn send(
+        &self,
+        schema: &Schema,
+        call: &Call,
+        typed: &[Typed<'_>],
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+        let key = (call.function, typed.len());
+        let way = self.prepared.way(key);
+        if let Way::Named(statement) = &way {
+            let values: Vec<_> = typed.iter().map(value_of).collect();
+            return self.client.query(statement, &values).await;
+        }
+        let text = statement::text_of(call, typed.len(), schema);
+        let arguments: Vec<_> = typed.iter().map(|one| (value_of(one), one.1.clone())).collect();
+        let calling = self.client.query_typed(&text, &arguments);
+        if matches!(way, Way::Unnamed) {
+            return calling.await;
+        }
+        let types: Vec<_> = typed.iter().map(|(_, of)| of.clone()).collect();
+        // Both are sent at once, the call first, so that this call too takes one round trip. The client crate asks the server for no
+        // types: those of the arguments are given, and those of the columns are built in.
+        let (rows, prepared) =
+            tokio::join!(biased; calling, self.client.prepare_typed(&text, &types));
+        // If the statement could not be prepared, that is no error of the call, which has an answer of its own.
+        if let Ok(statement) = prepared {
+            self.prepared.keep(key, statement);
+        }
+        rows
     }
 
     /// Subscribes this connection to channels, by the command LISTEN. `channels` are names as [`Subscriptions`] has them.
@@ -203,6 +239,10 @@ impl Connection {
     fn sent(&self) -> Sent<'_, Postgres> {
         Sent::on(&self.connections, self.epoch)
     }
+}
+
+fn value_of<'a>((value, _): &'a Typed<'_>) -> &'a (dyn ToSql + Sync) {
+    &**value
 }
 
 /// The task of a connection. Until the connection ends, polling `running` sends statements and reads answers, and this task passes

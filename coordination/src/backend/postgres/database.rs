@@ -1,5 +1,6 @@
 //! Checks the server and the database behind a connection, and creates our schema in the database if it does not exist.
 
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use tokio::io::AsyncReadExt as _;
@@ -27,9 +28,9 @@ const WAITING: i64 = 2;
 /// The namespace that `coordination_fence` uses if its caller names none. It is also the default for a URL without a namespace.
 const NAMESPACE: &str = "coordination";
 
-/// The first query on a connection. It asks for the server's version, clock, role and settings and whether the schema exists, and
-/// sets how long our functions wait for a lock on this connection. The search path is still the role's: so it names the schema of
-/// all that it calls.
+/// The first query on a connection. It asks for the server's version, clock, role and settings, at which address the server sees its
+/// client, and whether the schema exists, and sets how long our functions wait for a lock on this connection. The search path is
+/// still the role's: so it names the schema of all that it calls.
 const GREETING: &str = "
 SELECT pg_catalog.current_setting('server_version_num')::integer AS server_version,
   (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::bigint AS clock,
@@ -44,6 +45,7 @@ SELECT pg_catalog.current_setting('server_version_num')::integer AS server_versi
       OR state = 'active' AND wait_event IS DISTINCT FROM 'ClientWrite'
         AND query_start < pg_catalog.clock_timestamp() - interval '{patience} milliseconds')) AS waiting,
   pg_catalog.pg_backend_pid() AS process,
+  pg_catalog.host(pg_catalog.inet_client_addr()) AS client_address, pg_catalog.inet_client_port() AS client_port,
   pg_catalog.to_regclass($1) IS NOT NULL AS has_schema,
   pg_catalog.set_config('coordination.lock_timeout', '{lock_timeout}ms', false) AS lock_timeout";
 /// Settings by which the server ends a connection whose client has not acknowledged anything for two minutes, for instance because
@@ -101,13 +103,19 @@ pub(super) struct Server {
     /// Whether the connection leads to a pooler. A pooler may send each transaction over another connection to the server, so
     /// settings and subscriptions of this connection do not last.
     pub(super) is_pooled: bool,
+    /// Whether the connection leads to the server itself, so that statements may be prepared on it: the server has told us the number
+    /// of its process, and its client is our end of the connection. A pooler that passes the number on has an end of its own. If
+    /// the client's address is translated on the way, or a proxy passes the bytes on, this is false, too, which only costs time.
+    pub(super) is_direct: bool,
 }
 
 impl Server {
-    /// Checks whether the server can be used, and creates our schema if it does not exist. `name`: what the server knows this client's
-    /// connections by, unless a pooler gives them another name. `patience`: how long a heartbeat may take.
+    /// Checks whether the server can be used, and creates our schema if it does not exist. `local`: our end of the connection. `name`:
+    /// what the server knows this client's connections by, unless a pooler gives them another name. `patience`: how long a heartbeat
+    /// may take.
     pub(super) async fn greet(
         client: &Client,
+        local: Option<SocketAddr>,
         schema: &Schema,
         name: &str,
         patience: Duration,
@@ -135,6 +143,9 @@ impl Server {
             let message = "earlier calls are not ended yet: they wait for a standby, which does not confirm them, or for the disk";
             return Err(Failure::broken(Error::new(ErrorKind::Unavailable, "connect", message)));
         }
+        let is_pooled = process_of(client).await != Some(get(&found, "process")?);
+        let seen: (Option<&str>, Option<i32>) =
+            (get(&found, "client_address")?, get(&found, "client_port")?);
         let server = Self {
             version,
             clock_ahead_ms,
@@ -142,7 +153,8 @@ impl Server {
             is_confirmed: get(&found, "is_confirmed")?,
             has_replicas: get(&found, "has_replicas")?,
             begins_otherwise: get(&found, "begins_otherwise")?,
-            is_pooled: process_of(client).await != Some(get(&found, "process")?),
+            is_pooled,
+            is_direct: !is_pooled && local.is_some_and(|local| is_seen_at(local, seen)),
         };
         // This returns before the schema is created, because creating it would fail in a read-only transaction. The caller connects
         // again with `SETTINGS`, and calls this function again.
@@ -271,6 +283,15 @@ async fn process_of(client: &Client) -> Option<i32> {
     request[8..12].try_into().ok().map(i32::from_be_bytes)
 }
 
+/// Whether this end of a connection is what the server sees as its client, by the address and the port that the server tells. It tells
+/// neither if its client is connected by a Unix socket, as a pooler on its host may be.
+fn is_seen_at(local: SocketAddr, (address, port): (Option<&str>, Option<i32>)) -> bool {
+    let address = address.and_then(|address| address.parse::<IpAddr>().ok());
+    // Either side may write an address of IPv4 as one of IPv6 (`::ffff:10.0.0.1`).
+    let address = address.map(|address| address.to_canonical());
+    address == Some(local.ip().to_canonical()) && port == Some(i32::from(local.port()))
+}
+
 async fn one_row(client: &Client, query: &str, arguments: &[&str]) -> Result<Row, Failure> {
     use tokio_postgres::types::{ToSql, Type};
     let typed = |argument| (argument as &(dyn ToSql + Sync), Type::TEXT);
@@ -299,5 +320,25 @@ mod tests {
             (11, "c86283da67a56d48"),
             "a changed schema needs a new version"
         );
+    }
+
+    #[test]
+    fn a_client_is_seen_at_its_own_address_and_port() {
+        let is_seen = |local: &str, address, port| {
+            is_seen_at(local.parse().expect("an address"), (Some(address), Some(port)))
+        };
+        assert!(is_seen("10.0.0.1:50000", "10.0.0.1", 50_000));
+        assert!(is_seen("[::ffff:10.0.0.1]:50000", "10.0.0.1", 50_000), "as one of IPv6 here");
+        assert!(is_seen("10.0.0.1:50000", "::ffff:10.0.0.1", 50_000), "as one of IPv6 there");
+        assert!(is_seen("[2001:db8::1]:50000", "2001:db8:0::1", 50_000));
+        assert!(is_seen("[fe80::1%3]:50000", "fe80::1", 50_000), "the server names no zone");
+        assert!(!is_seen("10.0.0.1:50000", "10.0.0.1", 50_001), "a pooler on this host");
+        assert!(!is_seen("10.0.0.1:50000", "10.0.0.2", 50_000), "a pooler elsewhere");
+        assert!(!is_seen("10.0.0.1:50000", "2001:db8::1", 50_000));
+        assert!(!is_seen("10.0.0.1:50000", "10.0.0.1", 50_000 - 65_536));
+        assert!(!is_seen("10.0.0.1:50000", "nowhere", 50_000));
+        let local = "10.0.0.1:50000".parse().expect("an address");
+        assert!(!is_seen_at(local, (None, None)), "a Unix socket");
+        assert!(!is_seen_at(local, (Some("10.0.0.1"), None)));
     }
 }

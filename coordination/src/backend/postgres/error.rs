@@ -44,6 +44,11 @@ fn judged(said: &DbError) -> (ErrorKind, bool) {
         // Somebody has changed the default isolation level after this connection was made. Another connection helps, because
         // `Connection::make` checks the defaults and then sets the level itself (`database::SETTINGS`).
         SETUP => return (ErrorKind::Unavailable, true),
+        // The functions were replaced by others with another result, and a statement that was prepared before no longer fits. It was
+        // not carried out. The message depends on the server's language, so the case is recognised by the routine in the server.
+        "0A000" if said.routine() == Some("RevalidateCachedQuery") => {
+            return (ErrorKind::Unavailable, true);
+        }
         // The server's queue of notifications is full, because some client has sent LISTEN and does not read its notifications. The
         // connection is kept, because this passes by itself.
         "54000" if said.message().contains("NOTIFY") => return (ErrorKind::Unavailable, false),
@@ -97,6 +102,9 @@ fn judged(said: &DbError) -> (ErrorKind, bool) {
         | SqlState::UNDEFINED_FUNCTION
         | SqlState::INVALID_SCHEMA_NAME
         | SqlState::UNDEFINED_COLUMN => (ErrorKind::Unavailable, true),
+        // The server does not have a statement that was prepared on this connection any more. Nothing was carried out. On another
+        // connection the statement is prepared anew.
+        SqlState::INVALID_SQL_STATEMENT_NAME => (ErrorKind::Unavailable, true),
         SqlState::DATA_CORRUPTED | SqlState::INDEX_CORRUPTED => (ErrorKind::Corrupt, false),
         _ if is_end(said) => (ErrorKind::Unavailable, true),
         _ => (ErrorKind::Unsupported, false),

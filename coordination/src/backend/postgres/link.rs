@@ -35,6 +35,14 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 /// The client crate's future for a connection. Statements are sent and answers are read only while it is polled.
 pub(super) type Running = Connection<Box<dyn Stream>, NoTlsStream>;
 
+/// A connection that was opened.
+pub(super) struct Opened {
+    pub(super) client: tokio_postgres::Client,
+    pub(super) running: Running,
+    /// The address and port of our end of the connection; `None`: the system does not tell them.
+    pub(super) local: Option<SocketAddr>,
+}
+
 impl Postgres {
     /// Opens a connection to the server at this address, with the client's name as its `application_name`. `settings` are sent in the
     /// start-up message. They are not sent as a `SET` statement, because behind a pooler a `SET` would be in force on a server
@@ -45,12 +53,13 @@ impl Postgres {
         (host, address): (&Host, SocketAddr),
         credentials: &Credentials,
         settings: Option<&str>,
-    ) -> Result<(tokio_postgres::Client, Running), Failure> {
+    ) -> Result<Opened, Failure> {
         let stream = TcpStream::connect(address).await.map_err(|error| unreachable_at(&error))?;
         // Turns off Nagle's algorithm, which would delay a small statement until the one before it is acknowledged.
         stream.set_nodelay(true).map_err(|error| unreachable_at(&error))?;
         // A system that has no such settings notices a silent connection later.
         let _ = probe_if_silent(&stream, SILENCE);
+        let local = stream.local_addr().ok();
         let stream: Box<dyn Stream> = match &credentials.tls {
             None => Box::new(stream),
             Some(tls) => secured(stream, tls, host).await?,
@@ -66,6 +75,7 @@ impl Postgres {
         // The client crate must not begin TLS itself: if the URL says TLS, `stream` uses it already.
         config.ssl_mode(SslMode::Disable);
         let opened = config.connect_raw(stream, NoTls).await;
+        let opened = opened.map(|(client, running)| Opened { client, running, local });
         opened.map_err(|error| match settings.is_some() && is_not_spoken(&error) {
             true => Failure::broken(not_set().with_source(failure("connect", &error).error)),
             false => no_password(failure("connect", &error), credentials),

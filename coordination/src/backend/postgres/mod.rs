@@ -9,7 +9,8 @@
 //!
 //! Row locks last only until the end of such a transaction, and a step needs nothing that an earlier step has left on its
 //! connection. So the store works through a pooler that runs each transaction on another server connection, and nothing is lost if
-//! a connection breaks.
+//! a connection breaks. Where the connection leads to the server itself, the statements of steps that are called often are prepared
+//! on it; through a pooler they never are (`prepared.rs`).
 //!
 //! A session is a row with the time at which its lease ends, by the server's clock. When the lease has run out, the session's
 //! entries still block others until a function finds one of them. The function then locks the session's row, marks the session as
@@ -75,6 +76,7 @@ mod config;
 mod database;
 mod error;
 mod link;
+mod prepared;
 mod statement;
 mod watching;
 

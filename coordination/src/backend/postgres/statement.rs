@@ -1,7 +1,7 @@
 //! Writes a call as an SQL statement, and reads columns of its answer.
 //!
-//! A call is one statement, which is a transaction by itself, and takes one round trip. It is not prepared under a name: behind a
-//! pooler, the next transaction may run on another server connection, which would not have the prepared statement.
+//! A call is one statement, which is a transaction by itself, and takes one round trip. The text of the statement depends only on the
+//! function, so that it can be prepared once for all calls of the function on a connection (`prepared.rs`).
 
 use std::fmt::Write as _;
 
@@ -13,7 +13,8 @@ use crate::backend::Beside;
 use crate::backend::server::sql::{Argument, Call, corrupt};
 use crate::error::Result;
 
-/// An argument of a statement, with its SQL type, so that the server need not be asked for the type first.
+/// An argument of a statement, with its SQL type, so that the server need not be asked for the type first. The type depends on the
+/// call's function and the argument's place, but not on its value: so a prepared statement fits all calls of the function.
 pub(super) type Typed<'a> = (Box<dyn ToSql + Sync + Send + 'a>, Type);
 
 /// The text of the statement that calls the call's function in `schema`, with a placeholder (`$1`, `$2`, …) for each of its

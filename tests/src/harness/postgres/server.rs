@@ -195,6 +195,14 @@ impl Postgres {
         }
     }
 
+    /// The name of the statement of each call of this function, in the order of the first node's log. It is `<unnamed>` if the
+    /// statement was not prepared before.
+    pub fn statement_names(&self, function: &str) -> Vec<String> {
+        let log = self.nodes[0].log();
+        let calls = log.lines().filter_map(call_in).filter(|(_, called)| *called == function);
+        calls.map(|(name, _)| name.to_owned()).collect()
+    }
+
     fn ask_lines(&self, statement: &str) -> Vec<String> {
         self.ask(statement).lines().map(ToOwned::to_owned).collect()
     }
@@ -212,12 +220,19 @@ fn id_of(entry: &str) -> &str {
 /// If the line of the log calls a function of the library, the function's name. For `LISTEN` and `UNLISTEN`, this
 /// command; otherwise `None`.
 fn request_in(line: &str) -> Option<String> {
-    if let Some((_, call)) = line.split_once("execute <unnamed>: SELECT * FROM \"coordination\".") {
-        return call.split('(').next().map(ToOwned::to_owned);
+    if let Some((_, function)) = call_in(line) {
+        return Some(function.to_owned());
     }
     let (_, statement) = line.split_once("statement: ")?;
     let command = statement.split(' ').next()?;
     matches!(command, "LISTEN" | "UNLISTEN").then(|| command.to_lowercase())
+}
+
+/// If the line of the log calls a function of the library, the name of the statement and that of the function.
+fn call_in(line: &str) -> Option<(&str, &str)> {
+    let (_, executed) = line.split_once("execute ")?;
+    let (name, call) = executed.split_once(": SELECT * FROM \"coordination\".")?;
+    Some((name, call.split('(').next()?))
 }
 
 #[cfg(test)]
@@ -226,9 +241,13 @@ mod tests {
 
     #[test]
     fn requests_are_found_in_the_log() {
-        let of = |line| request_in(line);
+        let of = |line: &str| request_in(line);
         let call = "LOG:  execute <unnamed>: SELECT * FROM \"coordination\".enter($1, $2)";
         assert_eq!(of(call).as_deref(), Some("enter"));
+        assert_eq!(call_in(call), Some(("<unnamed>", "enter")));
+        let prepared = call.replace("<unnamed>", "s17");
+        assert_eq!(of(&prepared).as_deref(), Some("enter"));
+        assert_eq!(call_in(&prepared), Some(("s17", "enter")));
         assert_eq!(of("LOG:  statement: LISTEN \"c\";").as_deref(), Some("listen"));
         assert_eq!(of("LOG:  statement: SELECT 1"), None);
         assert_eq!(of("DETAIL:  parameters: $1 = 'x'"), None);

@@ -21,6 +21,8 @@ mod performance;
 #[cfg(feature = "postgres")]
 mod postgres_only;
 mod postgres_operators;
+#[cfg(feature = "postgres")]
+mod prepared_postgres;
 #[cfg(feature = "redis")]
 mod publishing_redis;
 #[cfg(feature = "redis")]

@@ -94,3 +94,28 @@ fn x1_settings_of_the_role_are_refused_behind_a_pooler() {
         assert_eq!(begins.as_deref(), Ok("serializable"));
     });
 }
+
+/// L4: a statement that one transaction has prepared may be unknown to the next one, or another client's. So none is prepared.
+#[test]
+fn l4_nothing_is_prepared_through_a_pooler() {
+    const TURNS: usize = 20;
+    rerun_if_starved(|| {
+        let Some((postgres, site)) = site(1) else { return };
+        on_threads(async {
+            let coordinator = Coordinator::connect(&site.url).await.expect("the pooler is there");
+            let lock = coordinator.lock("x").expect("a name");
+            for _ in 0..TURNS {
+                lock.acquire(Some(LONG)).await.expect("free").release().await.expect("released");
+            }
+            coordinator.stop().await.expect("stopped");
+        });
+        for function in ["enter", "leave", "renew"] {
+            let names = postgres.statement_names(function);
+            must_hold!(names.iter().all(|name| name == "<unnamed>"), "{function}: {names:?}");
+        }
+        let entered = postgres.statement_names("enter").len();
+        must_hold!(entered >= TURNS, "{entered} entries in the log");
+        let prepared = postgres.pooler().ask("SELECT count(*) FROM pg_prepared_statements");
+        assert_eq!(prepared.as_deref(), Ok("0"));
+    });
+}
