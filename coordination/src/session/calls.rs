@@ -159,6 +159,24 @@ impl Session {
         self.persist_while(lease, operation, call, may_pass).await.map(|(answer, _)| answer)
     }
 
+    /// [`write`](Self::write) on behalf of an entry that waits for its turn: repeated until its outcome is known or the session is over.
+    ///
+    /// It is not found out whether a write in doubt was carried out: who waits for its turn reads the queue next in any case.
+    pub(crate) async fn write_until_settled(
+        &self,
+        lease: &Lease,
+        operation: &'static str,
+        write: &Write,
+    ) -> Result<Written> {
+        let write = || self.backend.write(write);
+        let (version, doubt) = self.persist_while(lease, operation, write, may_pass).await?;
+        Ok(match version {
+            Some(version) => Written::Yes(version),
+            None if doubt.0 => Written::Unknown,
+            None => Written::No,
+        })
+    }
+
     /// Gives an entry that was entered its new mode and data. If the store has no such entry any more, the entry is lost.
     ///
     /// The effect of an error, also of a loss, is `Unknown` if the update may have been made before.

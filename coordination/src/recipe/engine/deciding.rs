@@ -9,7 +9,7 @@ use super::waiting::Waiting;
 use crate::backend::{Data, Entry, Listing, Mode, NewEntry, Room, Write};
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::retry::DecorrelatedJitter;
-use crate::session::{Sight, is_refusal, may_pass};
+use crate::session::{Sight, Written, is_refusal, may_pass};
 
 /// Does what the policy decides, until it decides that the turn has come.
 pub(in crate::recipe) async fn await_decision(
@@ -76,10 +76,10 @@ pub(in crate::recipe) async fn await_decision(
             Decision::Initialize(data) => {
                 let expected = listing.value.map(|value| value.version);
                 let write = Write::new(queue, expected, Some(data));
-                let write = || session.backend.write(&write);
-                let written = session.retry_until_settled(lease, "acquire", write).await;
+                let written = session.write_until_settled(lease, "acquire", &write).await;
                 let did_nothing = match &written {
-                    Ok(version) => version.is_none(),
+                    // If the answer to an earlier try was lost, and others have changed the value since, it is not `No`.
+                    Ok(written) => *written == Written::No,
                     Err(error) => error.effect() == Effect::None,
                 };
                 acquire.tries().may_have_written |= !did_nothing;

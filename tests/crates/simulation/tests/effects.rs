@@ -287,6 +287,27 @@ fn x1_a_number_that_was_stored_for_an_acquire_is_told_of() {
     });
 }
 
+/// The answer to the write of the number is lost, and somebody changes the number before the write is repeated.
+#[test]
+fn x1_a_number_that_was_changed_since_it_was_stored_is_told_of() {
+    at_each_moment("it was stored in no run", async |moment, _, client, one, other| {
+        let wanted = one.semaphore("s", 2).expect("a good name");
+        let acquiring = client.spawn(async move { wanted.acquire(None).await.map(drop) });
+        sleep(moment).await;
+        client.set_link(NOT_HEARD);
+        sleep(ms(5 * WAY)).await;
+        let mut theirs = other.semaphore("s", 2).expect("a good name");
+        if theirs.stored_permits().await.expect("the store is there").is_none() {
+            return false;
+        }
+        theirs.resize(3).await.expect("the store is there");
+        client.set_link(Link::default());
+        let Err(refused) = acquiring.await.expect("no panic") else { return false };
+        assert_eq!(told(&refused), (ErrorKind::Mismatch, Effect::Unknown), "{moment:?}: {refused}");
+        true
+    });
+}
+
 /// Whoever claims a job under a guard looks whether the guard of the last claim is gone, and is not answered.
 #[test]
 fn x1_a_look_that_is_not_answered_claims_no_job() {
