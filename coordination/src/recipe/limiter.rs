@@ -497,8 +497,11 @@ impl Limiter {
                 // Later than the clock can show, so never.
                 return std::future::pending().await;
             };
-            let is_over = self.queue.sleep_until(next).await.is_err();
-            if is_over || !keep_waiting(attempt, start.elapsed()) {
+            if self.queue.sleep_until(next).await.is_err() {
+                // The session's runtime has ended, and the caller did not give up: the acquire ends as well, and tells of that.
+                return std::future::pending().await;
+            }
+            if !keep_waiting(attempt, start.elapsed()) {
                 return;
             }
         }

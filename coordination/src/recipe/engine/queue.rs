@@ -1,7 +1,7 @@
 //! A named queue, as a recipe uses it: its entries, its value, and the observers that follow it.
 
 use std::borrow::Cow;
-use std::future::Future;
+use std::future::{Future, pending};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -302,11 +302,14 @@ impl Queue {
         self.named(ended.map_err(|_| self.session.ended("wait")))
     }
 
-    /// Resolves when this much time has passed; never, if there is no limit.
+    /// Resolves when this much time has passed; never, if there is no limit, or if the session's runtime ends before: then what the caller
+    /// waits for within this time ends as well, perhaps a moment later, and tells of that.
     pub(crate) async fn out_of_time(&self, limit: Option<Duration>) {
-        match limit.and_then(|limit| Instant::now().checked_add(limit)) {
-            Some(deadline) => drop(self.sleep_until(deadline).await),
-            None => std::future::pending().await,
+        let Some(end) = limit.and_then(|limit| Instant::now().checked_add(limit)) else {
+            return pending().await;
+        };
+        if self.sleep_until(end).await.is_err() {
+            pending().await
         }
     }
 

@@ -6,11 +6,8 @@ mod serving;
 mod tests;
 
 use std::fmt;
-use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
-
-use tokio::time::Instant;
 
 pub use self::guard::CohortGuard;
 use self::serving::{LISTENS_AFTER, Shared};
@@ -217,18 +214,7 @@ impl Cohort {
                 // The task that acts for the cohort has ended with its runtime.
                 Err(_) => Err(session.ended("acquire")),
             },
-            () = self.out_of_time(limit) => Err(waiter.too_late(limit)),
-        }
-    }
-
-    /// Resolves when this much time has passed; never, if there is no limit, or if the session's runtime ends before: then the task
-    /// that acts for the cohort ends as well, perhaps a moment later, and tells of that.
-    async fn out_of_time(&self, limit: Option<Duration>) {
-        let Some(end) = limit.and_then(|limit| Instant::now().checked_add(limit)) else {
-            return pending().await;
-        };
-        if self.shared.lock.queue.sleep_until(end).await.is_err() {
-            pending().await
+            () = self.shared.lock.queue.out_of_time(limit) => Err(waiter.too_late(limit)),
         }
     }
 }

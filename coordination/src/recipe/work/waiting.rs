@@ -82,7 +82,8 @@ impl WorkQueue {
                         in_doubt |= error.effect() == Effect::Unknown;
                         failed = Some(error);
                         // Tries again without waiting for a change: items may have been ready all the time.
-                        self.engine.queue.out_of_time(Some(pauses.next_delay())).await;
+                        let next = Instant::now() + pauses.next_delay();
+                        self.engine.queue.sleep_until(next).await?;
                         continue;
                     }
                     Err(error) => return Err(error),

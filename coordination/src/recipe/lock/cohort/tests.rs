@@ -365,7 +365,7 @@ fn those_who_wait_are_told_that_the_runtime_has_ended() {
     let elsewhere = tokio::runtime::Runtime::new().expect("a runtime");
     let wait = elsewhere.block_on(waits(&cohort, None));
     // The tasks of a runtime end in any order, so the timer may be the first, while others still count on the session.
-    let mut late = Box::pin(cohort.out_of_time(Some(LONG)));
+    let mut late = Box::pin(cohort.shared.lock.queue.out_of_time(Some(LONG)));
     let mut is_late = || {
         elsewhere.block_on(poll_fn(|context| Poll::Ready(late.as_mut().poll(context).is_ready())))
     };
