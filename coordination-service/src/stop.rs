@@ -98,6 +98,7 @@ mod tests {
     use crate::delivery::Deliver;
     use crate::problem::Code;
     use crate::settings::{Cover, Settings};
+    use crate::v1::holds::renewed;
     use crate::wanted::Wanted;
     use crate::zaqar::tests::hang_up;
 
@@ -152,6 +153,28 @@ mod tests {
             let drained = tokio::time::timeout(patience, drain(&service, &mut stops)).await;
             assert_eq!(drained.is_err(), is_covered, "a lease of {lease:?}");
         }
+    }
+
+    /// H10: a lease that the store covers is not made longer than that when a stop waits for its end.
+    #[tokio::test]
+    async fn h10_a_longer_lease_does_not_begin_while_ending() {
+        let (service, _other) = instance(Cover::Lease(Duration::from_secs(100))).await;
+        let (name, relies_on_lease) = ("rdlm/x".to_owned(), true);
+        let wanted = Wanted { name, relies_on_lease, ..wanted(0) };
+        let lease = wanted.lease;
+        let mut granted = acquire(&service, wanted, None).await.expect("it is free");
+        let hold = Arc::clone(granted.hold().expect("it is here"));
+        granted.deliver();
+        let hanging = hold.promises[0].hang().await;
+        let renewing = tokio::spawn({
+            let (service, hold) = (Arc::clone(&service), Arc::clone(&hold));
+            async move { renewed(&service, &hold, Some(Duration::from_secs(300))).await }
+        });
+        tokio::time::sleep(LOOK).await;
+        service.phase.send_replace(Phase::Ending);
+        drop(hanging);
+        let now = renewing.await.expect("no panic").map_err(|problem| problem.code);
+        assert_eq!((now.map(|now| now.lease), hold.lease()), (Ok(lease), Some(lease)));
     }
 
     /// H10: a claim whose client has hung up is taken back before the session ends.

@@ -232,6 +232,11 @@ async fn extended(service: &Shared, hold: &Arc<Hold>, longer: Duration) -> Resul
         let why = "a lease without a promise cannot become one with a promise: ask for the longer lease when you acquire";
         return Err(Problem::new(Code::Unsupported, why));
     }
+    // A stop may have come to this while the store was asked. It does not wait for a lease that is longer than the store covers, and the
+    // client goes by the one that it had.
+    if service.phase() == Phase::Ending {
+        return service.holds.now(hold).map_err(ended);
+    }
     service.holds.renew(hold, Some(longer)).map_err(ended)
 }
 
