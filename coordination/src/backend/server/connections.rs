@@ -44,7 +44,7 @@ use self::refusals::Refusals;
 /// How often [`greet`](Connections::greet) tries the first call of the process if each try ends with a connection that the server
 /// closes without an answer.
 const GREETINGS: usize = 5;
-/// How many calls' time making a connection may take at most if its server may have fallen silent.
+/// How many calls' time making a connection may take at most if its server may have fallen silent, and there is another one.
 const IN_DOUBT: u32 = 2;
 /// How connections to a store's servers are made.
 pub(crate) trait Link: Sized + Send + Sync + 'static {
@@ -267,8 +267,9 @@ impl<L: Link> Connections<L> {
         let Turn { place, .. } = self.rotation.turn();
         let servers = self.rotation.servers();
         let mut limit = self.limit(|first| first.share(servers));
-        if turn.is_in_doubt {
-            // If the server is down, callers and heartbeats wait for all of this time before the next server is tried.
+        if turn.is_in_doubt && servers > 1 {
+            // If the server is down, callers and heartbeats wait for all of this time before the next server is tried. Where there is no
+            // other server, less time would only cut off one that is slow to let us in, each time that a caller gives up.
             limit = limit.min(IN_DOUBT * self.patience);
         }
         let connecting = async {

@@ -14,6 +14,8 @@ type Says = fn(Place) -> Result<&'static str, Failure>;
 
 /// What a server says that says nothing: connecting to it never ends.
 const SILENCE: ErrorKind = ErrorKind::Timeout;
+/// What a server says that takes three calls' time for that.
+const SLOW: &str = "slow";
 
 /// The servers, and what each of them answers to a client that connects.
 struct Servers {
@@ -60,6 +62,10 @@ impl Link for Servers {
         tokio::task::yield_now().await;
         match connections.link.says[turn.place.host](turn.place) {
             Err(failure) if failure.error.kind() == SILENCE => std::future::pending().await,
+            Ok(SLOW) => {
+                tokio::time::sleep(3 * connections.patience).await;
+                Ok(SLOW)
+            }
             said => said,
         }
     }
@@ -274,6 +280,16 @@ async fn r1_a_server_that_may_be_silent_is_not_waited_for_long() -> Result<()> {
     connections.rotation.leave_unanswered(epoch);
     let next = timeout(3 * connections.patience, connections.reach_for("enter")).await;
     assert_eq!(next.expect("the next one answers")?.0, "b");
+    Ok(())
+}
+
+/// Where no other server is to be tried, a server that is slow to let us in has as much time as ever.
+#[tokio::test(start_paused = true)]
+async fn a_slow_server_without_another_has_its_time() -> Result<()> {
+    let connections = connections(&[|_| Ok(SLOW)])?;
+    let (_, epoch) = connections.reach_for("enter").await?;
+    connections.rotation.leave_unanswered(epoch);
+    assert_eq!(connections.reach_for("enter").await?.0, SLOW);
     Ok(())
 }
 
