@@ -3,8 +3,8 @@
 //! On `file://`, what a process holds is free as soon as that dies, and rdlm's clients have leases of minutes and never
 //! renew. So beside such a lock stands a value that says how long its holder was promised to have it. Whoever is granted the
 //! lock next, by another instance, and finds a promise of another grant, keeps the lock and waits until as much time
-//! has passed as was promised, counted from when it first saw that promise, by its own clock, and [half a percent](sat_out_for)
-//! more. That needs no common clock, and is never too short: the last renewal was before that.
+//! has passed as was promised, [by the slower clock](sat_out_for), counted from when it first saw that promise. That needs no
+//! common clock, and is never too short: the last renewal was before that.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -173,9 +173,10 @@ pub(crate) async fn sit_out(
 }
 
 /// For how long a promise of this lease is sat out. On another host the clock of the instance that promised it may be slower than ours
-/// by 0.5 % (A1), and clients of the APIs of others rely on the whole lease.
+/// by 0.5 % (A1), and clients of the APIs of others rely on the whole lease. While such a clock counts 0.995 s, ours counts one.
 fn sat_out_for(lease: Duration) -> Duration {
-    lease.saturating_add(lease / 200)
+    let nanos = (lease.as_nanos() * 1_000).div_ceil(995);
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
 impl Promise {
@@ -403,8 +404,9 @@ mod tests {
         let free = sit_out(&value, "x", &sights, 60 * lease, &is_in_the_way).await;
         let took = BootInstant::now().saturating_duration_since(begun);
         assert!(matches!(free, Ok(SatOut::Free(Some(_)))), "it was sat out");
-        assert!(took >= Duration::from_millis(2_010), "{took:?}");
-        assert_eq!(sat_out_for(Duration::from_secs(300)), Duration::from_millis(301_500));
+        assert!(took >= Duration::from_micros(2_010_050), "{took:?}");
+        assert_eq!(sat_out_for(Duration::from_secs(199)), Duration::from_secs(200));
+        assert_eq!(sat_out_for(Duration::from_nanos(1)), Duration::from_nanos(2), "rounded up");
         assert_eq!(sat_out_for(Duration::ZERO), Duration::ZERO, "one for no time");
     }
 
