@@ -32,11 +32,7 @@ type Seen = (SystemTime, u64, u64, u64);
 pub(crate) async fn follow(service: Shared, mut told: mpsc::Receiver<()>) {
     let mut all = followed(&service);
     loop {
-        let is_told = tokio::select! {
-            // Nobody is left who could say so.
-            said = told.recv(), if !told.is_closed() => said.is_some(),
-            () = tokio::time::sleep(LOOK) => false,
-        };
+        let is_told = next(&mut told).await;
         // A file system that hangs is not to stop the thread that serves all.
         let (of, mut some) = (Arc::clone(&service), std::mem::take(&mut all));
         let follow = move || {
@@ -44,6 +40,17 @@ pub(crate) async fn follow(service: Shared, mut told: mpsc::Receiver<()>) {
             some
         };
         all = tokio::task::spawn_blocking(follow).await.unwrap_or_else(|_| followed(&service));
+    }
+}
+
+/// Waits for the next word, or until it is time for a look; whether it was a word.
+async fn next(told: &mut mpsc::Receiver<()>) -> bool {
+    // A sender may be dropped just after its word.
+    let can_come = !told.is_closed() || !told.is_empty();
+    tokio::select! {
+        biased;
+        said = told.recv(), if can_come => said.is_some(),
+        () = tokio::time::sleep(LOOK) => false,
     }
 }
 
@@ -96,4 +103,21 @@ impl Followed {
 fn seen(file: &Path) -> Option<Seen> {
     let there = std::fs::metadata(file).ok()?;
     Some((there.modified().ok()?, there.len(), there.dev(), there.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_word_is_heard_although_its_sender_is_gone() {
+        let (sender, mut told) = mpsc::channel(1);
+        sender.send(()).await.expect("it is read");
+        drop(sender);
+        assert_eq!(timeout(LOOK / 2, next(&mut told)).await, Ok(true), "before the next look");
+        let later = timeout(LOOK / 100, next(&mut told)).await;
+        assert!(later.is_err(), "nothing is looked at all the time because nobody is left");
+    }
 }
