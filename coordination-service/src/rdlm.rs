@@ -300,7 +300,8 @@ async fn cleared(service: &Shared, who: &Principal, name: &str) -> Result<usize,
 
 #[cfg(test)]
 mod tests {
-    use axum::body::Body;
+    use axum::body::{Body, Bytes};
+    use axum::http::request;
     use hyper::service::Service as _;
     use hyper_util::service::TowerToHyperService;
 
@@ -315,13 +316,7 @@ mod tests {
     #[tokio::test]
     async fn h2_the_whole_lease_is_promised() {
         let (service, other) = instance(Cover::Lease(Duration::from_secs(100))).await;
-        let routes = TowerToHyperService::new(routes(&service));
-        let asked = Request::post("/locks/x").header("host", "localhost");
-        let asked = asked.body(Body::from(r#"{"lifetime":20,"wait":0,"title":""}"#));
-        let told = routes.call(asked.expect("a request")).await.expect("an answer");
-        assert_eq!(told.status(), StatusCode::CREATED);
-        axum::body::to_bytes(told.into_body(), 999).await.expect("a body");
-        let hold = service.holds.live().pop().expect("it is held");
+        let hold = acquired(&service, 20).await;
         let promise = promise::of(&other, &hold.name).expect("a name");
         let is_promised = async |seconds| {
             let found = promise.read().await.expect("memory answers").expect("it is promised");
@@ -336,22 +331,15 @@ mod tests {
     #[tokio::test]
     async fn h10_nobody_is_told_of_a_renewal_that_does_not_take_place() {
         let (service, _other) = instance(Cover::Any).await;
-        let routes = TowerToHyperService::new(routes(&service));
-        let asked = Request::post("/locks/x").header("host", "localhost");
-        let asked = asked.body(Body::from(r#"{"lifetime":60,"wait":0,"title":""}"#));
-        let told = routes.call(asked.expect("a request")).await.expect("an answer");
-        assert_eq!(told.status(), StatusCode::CREATED);
-        axum::body::to_bytes(told.into_body(), 999).await.expect("a body");
-        let hold = service.holds.live().pop().expect("it is held");
+        let hold = acquired(&service, 60).await;
         let ending = (Phase::Ending, StatusCode::SERVICE_UNAVAILABLE);
         for (phase, expected) in [(Phase::Draining, StatusCode::OK), ending] {
             service.phase.send_replace(phase);
             for lifetime in [60, 300] {
-                let asked = Request::put(format!("/locks/x/{}", hold.id()));
-                let asked = asked.header("host", "localhost");
-                let asked = asked.body(Body::from(format!("{{\"lifetime\":{lifetime}}}")));
-                let told = routes.call(asked.expect("a request")).await.expect("an answer");
-                assert_eq!(told.status(), expected, "{phase:?}, {lifetime} s");
+                let path = format!("/locks/x/{}", hold.id());
+                let body = format!(r#"{{"lifetime":{lifetime}}}"#);
+                let (status, _) = answer(&service, Request::put(path), body).await;
+                assert_eq!(status, expected, "{phase:?}, {lifetime} s");
             }
         }
     }
@@ -368,5 +356,26 @@ mod tests {
             let told = known(&service, &request).map(drop).map_err(|problem| problem.code);
             assert_eq!(told, Err(expected));
         }
+    }
+
+    /// The hold of who asks for the lock `x`, which is free, for so many seconds.
+    async fn acquired(service: &Shared, lifetime: u64) -> Arc<Hold> {
+        let body = format!(r#"{{"lifetime":{lifetime},"wait":0,"title":""}}"#);
+        let (status, _) = answer(service, Request::post("/locks/x"), body).await;
+        assert_eq!(status, StatusCode::CREATED);
+        service.holds.live().pop().expect("it is held")
+    }
+
+    /// What this request is answered, to the end.
+    async fn answer(
+        service: &Shared,
+        request: request::Builder,
+        body: String,
+    ) -> (StatusCode, Bytes) {
+        let request = request.header("host", "localhost").body(Body::from(body));
+        let routes = TowerToHyperService::new(routes(service));
+        let told = routes.call(request.expect("a request")).await.expect("an answer");
+        let (head, body) = told.into_parts();
+        (head.status, axum::body::to_bytes(body, 9_999).await.expect("a body"))
     }
 }
