@@ -375,6 +375,7 @@ async fn grant(
         client: wanted.client,
         asked_at,
         covered,
+        covered_for,
         promises,
         wait: wanted.wait,
         lease: wanted.lease,

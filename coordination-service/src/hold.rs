@@ -48,7 +48,10 @@ pub(crate) struct Hold {
     pub(crate) client: String,
     pub(crate) granted_at: SystemTime,
     pub(crate) asked_at: SystemTime,
+    /// What it was granted with: [`Now::covered`] is what clients are told.
     pub(crate) covered: Covered,
+    /// The longest lease that the store covers; none: it covers any.
+    covered_for: Option<Duration>,
     /// One for each lock, or none.
     pub(crate) promises: Vec<Arc<Promise>>,
     /// As the client of another API gave it, which wants it back.
@@ -68,6 +71,8 @@ pub(crate) struct Now {
     pub(crate) lease: Duration,
     pub(crate) expires_in: Duration,
     pub(crate) shared: bool,
+    /// Whom it keeps out until its lease is over.
+    pub(crate) covered: Covered,
 }
 
 /// What a hold begins with.
@@ -80,6 +85,7 @@ pub(crate) struct Begun {
     pub(crate) client: String,
     pub(crate) asked_at: SystemTime,
     pub(crate) covered: Covered,
+    pub(crate) covered_for: Option<Duration>,
     pub(crate) promises: Vec<Arc<Promise>>,
     pub(crate) wait: Duration,
     pub(crate) lease: Duration,
@@ -106,6 +112,7 @@ impl Hold {
             granted_at: SystemTime::now(),
             asked_at: begun.asked_at,
             covered: begun.covered,
+            covered_for: begun.covered_for,
             promises: begun.promises,
             wait: begun.wait,
             is_told: AtomicBool::new(false),
@@ -191,8 +198,30 @@ impl Hold {
         }
     }
 
+    /// What is so at this moment.
+    pub(crate) fn now(&self, held: &Held) -> Now {
+        Now {
+            lease: held.lease,
+            expires_in: self.left(held),
+            shared: held.guard.is_shared(),
+            covered: self.covered_now(held),
+        }
+    }
+
+    /// The store may keep what a promise keeps, too: as long as its own lease is longer than what is left of the client's.
+    fn covered_now(&self, held: &Held) -> Covered {
+        let is_covered = self.covered_for.is_none_or(|longest| held.lease <= longest);
+        let left = held.end.remaining();
+        match self.covered {
+            Covered::Http if is_covered && held.guard.remaining().is_none_or(|own| left <= own) => {
+                Covered::All
+            }
+            covered => covered,
+        }
+    }
+
     /// For how long its client may rely on it, by its own clock; with a promise that is of the lease alone.
-    pub(crate) fn left(&self, held: &Held) -> Duration {
+    fn left(&self, held: &Held) -> Duration {
         let lease = held.end.remaining();
         let left = match (self.covered, held.guard.remaining()) {
             (Covered::All, Some(session)) => lease.min(session),

@@ -203,12 +203,7 @@ impl Holds {
                 Some(due) => due,
                 None => {
                     change(held);
-                    let expires_in = hold.left(held);
-                    return Ok(Now {
-                        lease: held.lease,
-                        expires_in,
-                        shared: held.guard.is_shared(),
-                    });
+                    return Ok(hold.now(held));
                 }
             },
         };

@@ -176,7 +176,7 @@ fn told(service: &Service, kind: Kind, name: &str, row: Row, now: SystemTime) ->
         entry["since"] = rfc3339(hold.granted_at).into();
         entry["lease_ms"] = millis(now.lease).into();
         entry["expires_in_ms"] = millis(now.expires_in).into();
-        entry["covered"] = hold.covered.text().into();
+        entry["covered"] = now.covered.text().into();
         entry["handle"] = hold.handle.clone().into();
         entry["instance"] = service.tag.clone().into();
     }

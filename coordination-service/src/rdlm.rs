@@ -79,7 +79,7 @@ async fn acquire(State(service): State<Shared>, request: Request) -> Result<Resp
     };
     let hold = granted.hold()?.clone();
     let now = service.holds.now(&hold).map_err(|_| acquire::lost())?;
-    let answer = json!({ "fence": hold.fence, "expires_in_ms": millis(now.expires_in), "covered": hold.covered.text() });
+    let answer = json!({ "fence": hold.fence, "expires_in_ms": millis(now.expires_in), "covered": now.covered.text() });
     let mut response = Response::new(granted.body(answer.to_string()));
     *response.status_mut() = StatusCode::CREATED;
     let headers = response.headers_mut();
@@ -307,6 +307,7 @@ mod tests {
 
     use super::*;
     use crate::acquire::tests::instance;
+    use crate::holds::Covered;
     use crate::ids;
     use crate::promise;
     use crate::settings::Cover;
@@ -325,6 +326,27 @@ mod tests {
         assert!(is_promised(20).await);
         let longer = holds::renewed(&service, &hold, Some(Duration::from_secs(300))).await;
         assert!(longer.is_ok() && is_promised(300).await);
+    }
+
+    /// A promise keeps out only who asks through the service. Where the store keeps everybody out, that is told.
+    #[tokio::test]
+    async fn what_the_store_covers_beside_a_promise_is_told() {
+        let covers = Cover::Lease(Duration::from_secs(100));
+        for (cover, lifetime, expected) in [
+            (covers, 20, "all"),
+            (covers, 300, "http"),
+            (Cover::Nothing, 20, "http"),
+            (Cover::Any, 300, "all"),
+        ] {
+            let (service, _other) = instance(cover).await;
+            let (_, told) = answer(&service, Request::post("/locks/x"), wanted(lifetime)).await;
+            let told: Value = serde_json::from_slice(&told).expect("it is JSON");
+            assert_eq!(told["covered"], expected, "{cover:?}, {lifetime} s");
+        }
+        let (service, _other) = instance(covers).await;
+        let hold = acquired(&service, 20).await;
+        let longer = holds::renewed(&service, &hold, Some(Duration::from_secs(300))).await;
+        assert_eq!(longer.map(|now| now.covered).ok(), Some(Covered::Http));
     }
 
     /// H10: who is told that its lease begins anew has a new one.
@@ -360,10 +382,13 @@ mod tests {
 
     /// The hold of who asks for the lock `x`, which is free, for so many seconds.
     async fn acquired(service: &Shared, lifetime: u64) -> Arc<Hold> {
-        let body = format!(r#"{{"lifetime":{lifetime},"wait":0,"title":""}}"#);
-        let (status, _) = answer(service, Request::post("/locks/x"), body).await;
+        let (status, _) = answer(service, Request::post("/locks/x"), wanted(lifetime)).await;
         assert_eq!(status, StatusCode::CREATED);
         service.holds.live().pop().expect("it is held")
+    }
+
+    fn wanted(lifetime: u64) -> String {
+        format!(r#"{{"lifetime":{lifetime},"wait":0,"title":""}}"#)
     }
 
     /// What this request is answered, to the end.

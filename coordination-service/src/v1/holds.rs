@@ -41,7 +41,7 @@ pub(super) fn shown(service: &Service, hold: &Hold, now: &Now) -> Value {
     let mut shown = json!({
         "handle": hold.handle, "kind": hold.kind.text(),
         "lease_ms": millis(now.lease), "expires_in_ms": millis(now.expires_in),
-        "renew_in_ms": millis(now.expires_in / 3), "covered": hold.covered.text(), "client": hold.client,
+        "renew_in_ms": millis(now.expires_in / 3), "covered": now.covered.text(), "client": hold.client,
         "title": hold.title, "granted_at": rfc3339(hold.granted_at), "instance": service.tag,
     });
     add_fences(&mut shown, hold);

@@ -222,14 +222,11 @@ fn a_store_that_is_far_away_is_asked_to_the_end() {
         let proxy = Proxy::start(etcd.node(0).address());
         let service = Service::start(&Store::at(format!("etcd://{}/service", proxy.address())), "");
         proxy.set_both(Mode::Delay(Duration::from_millis(60)));
-        for name in ["one", "other"] {
-            let tried = rdlm(
-                &service,
-                "POST",
-                &format!("/locks/{name}"),
-                r#"{"lifetime":60,"wait":0,"title":""}"#,
-            );
+        for (name, lifetime, covered) in [("one", 60, "http"), ("other", 9, "all")] {
+            let body = format!(r#"{{"lifetime":{lifetime},"wait":0,"title":""}}"#);
+            let tried = rdlm(&service, "POST", &format!("/locks/{name}"), &body);
             assert_eq!(tried.status, 201, "it is free: {tried:?}");
+            assert_eq!(tried.json()["covered"], covered, "the store's lease has 30 s");
             let acquired =
                 ask(&service.lockable, "GET", &format!("/v1/acquire/{name}"), &[], "").json();
             assert_eq!(acquired["response"], true, "it is free");
