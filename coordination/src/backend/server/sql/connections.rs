@@ -124,7 +124,7 @@ impl<D: Dialect> Connections<D> {
     }
 
     /// [`run`](Self::run) for a call that does no harm however late it is carried out, such as a read. If the caller gives up once
-    /// the call is sent, the call is left to finish, and the connection is kept.
+    /// the call is sent, its answer is awaited for a moment longer, and the connection is kept if that comes.
     pub(crate) async fn run_to_end(self: &Arc<Self>, call: Call) -> Result<Answer<D::Row>> {
         let (connections, operation) = (Arc::clone(self), call.operation);
         let running = |sending: Sending| async move {

@@ -1,4 +1,4 @@
-//! Statements that are left to finish although nobody wants their answers any more.
+//! Statements that have a moment more to finish when nobody wants their answers any more.
 //!
 //! A statement that is dropped before its answer has come costs its connection (C3). For a call that changes something this has to be
 //! so: it might be carried out after a later one. But whoever watches or waits may give up at any moment, also in the middle of a
@@ -28,7 +28,7 @@ const LONGEST_UNWANTED: Duration = Duration::from_secs(1);
 pub(crate) struct Sending(Arc<AtomicBool>);
 
 impl Sending {
-    /// Called just before the statement is sent. From now on it is left to finish.
+    /// Called just before the statement is sent. From now on its answer is awaited although its caller gives up.
     pub(crate) fn begins(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
