@@ -80,7 +80,7 @@ impl Link for Agents {
         &self.access
     }
 
-    fn longest(&self, patience: Duration) -> Duration {
+    fn longest(&self, patience: Duration, _is_urgent: bool) -> Duration {
         2 * patience
     }
 

@@ -290,7 +290,7 @@ impl Link for Endpoints {
         &self.access
     }
 
-    fn longest(&self, _patience: Duration) -> Duration {
+    fn longest(&self, _patience: Duration, _is_urgent: bool) -> Duration {
         self.longest
     }
 

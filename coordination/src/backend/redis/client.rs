@@ -244,7 +244,7 @@ impl Link for Client {
 
     /// Making a connection takes several steps one after the other, each with a round trip, above all: log in, ask what the server
     /// is, greet it. A call takes one round trip. So a connection may take three times as long as a call.
-    fn longest(&self, patience: Duration) -> Duration {
+    fn longest(&self, patience: Duration, _is_urgent: bool) -> Duration {
         3 * patience
     }
 

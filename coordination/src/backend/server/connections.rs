@@ -44,8 +44,7 @@ use self::refusals::Refusals;
 /// How often [`greet`](Connections::greet) tries the first call of the process if each try ends with a connection that the server
 /// closes without an answer.
 const GREETINGS: usize = 5;
-/// How many calls' time making a connection may take at most if its server may have fallen silent, and there is another one.
-const IN_DOUBT: u32 = 2;
+
 /// How connections to a store's servers are made.
 pub(crate) trait Link: Sized + Send + Sync + 'static {
     /// The client crate's handle of a connection, on which calls are made. The handle need not limit the time of a call: the
@@ -78,7 +77,8 @@ pub(crate) trait Link: Sized + Send + Sync + 'static {
     fn access(&self) -> &Access;
 
     /// How long making a connection may take if a call may take `patience`. Does not apply to the first connection of the process.
-    fn longest(&self, patience: Duration) -> Duration;
+    /// `is_urgent`: callers and heartbeats wait for all of this time before another server is tried, see [`Turn::is_urgent`].
+    fn longest(&self, patience: Duration, is_urgent: bool) -> Duration;
 
     /// Connects to the server that `turn` names, at the address in `turn` if it has one, and waits for the server's first answer.
     /// Fails if the server refuses these credentials. But some servers check credentials only at the first call: there, `connect`
@@ -256,7 +256,7 @@ impl<L: Link> Connections<L> {
     /// Makes a connection to the server whose turn it is. If its host's name has to be looked up, does that first.
     async fn make_there(self: &Arc<Self>, turn: Turn) -> Result<L::Connection, Failure> {
         if let (None, Some(host)) = (turn.place.address, self.link.host(turn.place.host)) {
-            let limit = self.limit(|first| first.lookup(self.link.hosts()));
+            let limit = self.limit(false, |first| first.lookup(self.link.hosts()));
             let found = timeout(limit, names::addresses(&host.name, host.port.unwrap_or_default()));
             let found = found.await.map_err(|_| late(limit))?;
             self.rotation.found(turn.epoch, &found.map_err(|error| unknown(host, &error))?);
@@ -264,14 +264,9 @@ impl<L: Link> Connections<L> {
         // The place is read again, because the lookup has given it an address. If the epoch was given up during the lookup, the
         // place read here is already that of the next epoch. The connection that is made then still has the old epoch, so `install`
         // does not take it.
-        let Turn { place, .. } = self.rotation.turn();
+        let Turn { place, is_urgent, .. } = self.rotation.turn();
         let servers = self.rotation.servers();
-        let mut limit = self.limit(|first| first.share(servers));
-        if turn.is_in_doubt && servers > 1 {
-            // If the server is down, callers and heartbeats wait for all of this time before the next server is tried. Where there is no
-            // other server, less time would only cut off one that is slow to let us in, each time that a caller gives up.
-            limit = limit.min(IN_DOUBT * self.patience);
-        }
+        let limit = self.limit(is_urgent, |first| first.share(servers));
         let connecting = async {
             on_purpose("connecting");
             self.let_in(Turn { place, ..turn }).await
@@ -321,9 +316,9 @@ impl<L: Link> Connections<L> {
 
     /// How long looking up a name, or connecting, may take. Until the process has had a connection, `of_first` determines the time;
     /// later, the time is [`Link::longest`].
-    fn limit(&self, of_first: impl FnOnce(&mut First) -> Duration) -> Duration {
+    fn limit(&self, is_urgent: bool, of_first: impl FnOnce(&mut First) -> Duration) -> Duration {
         let first = self.state().first.as_mut().map(of_first);
-        first.unwrap_or_else(|| self.link.longest(self.patience))
+        first.unwrap_or_else(|| self.link.longest(self.patience, is_urgent))
     }
 
     /// Waits for a slot among the calls in flight, and for a connection. The call has not been sent yet when this returns.

@@ -67,8 +67,10 @@ pub(crate) struct Turn {
     /// `Some` if all servers have failed: no connection is tried before this moment. Without this pause, many clients that retry at
     /// the same time would flood a server that is down or starting (`R4`).
     pub(crate) pause_until: Option<Instant>,
-    /// Whether it is not known if the server still answers: the last connection to it was left with a call that was not answered.
-    pub(crate) is_in_doubt: bool,
+    /// Whether nobody should wait for long for a server that does not answer, because there is another one. Either the last connection
+    /// to it was left with a call that was not answered, so that it may have fallen silent. Or a session may still be alive, which
+    /// the other one may save.
+    pub(crate) is_urgent: bool,
 }
 
 /// One call on a connection. Its drop reports to the rotation how the call ended. If the call was dropped after at least
@@ -138,8 +140,9 @@ impl<C> Rotation<C> {
     pub(crate) fn turn(&self) -> Turn {
         let current = self.current();
         let place = current.places.current();
-        let Current { pause_until, is_in_doubt, .. } = *current;
-        Turn { place, epoch: self.epoch(), pause_until, is_in_doubt }
+        let may_be_saved = !self.is_too_late(&current);
+        let is_urgent = current.places.count() > 1 && (current.is_in_doubt || may_be_saved);
+        Turn { place, epoch: self.epoch(), pause_until: current.pause_until, is_urgent }
     }
 
     /// Notes the addresses of the current host, whose name was looked up for the connection of this epoch. From now on each address
@@ -189,7 +192,7 @@ impl<C> Rotation<C> {
             current.is_in_doubt = false;
             current.places.failed();
             if current.failures >= current.places.count() {
-                let is_too_late = current.last_heard.elapsed() > self.lease;
+                let is_too_late = self.is_too_late(&current);
                 let delays = if is_too_late { &mut current.calm } else { &mut current.hurry };
                 let pause = delays.next_delay();
                 current.pause_until = Some(Instant::now() + pause);
@@ -247,6 +250,11 @@ impl<C> Rotation<C> {
         let limit = self.patience * 9 / 10;
         let is_long_ago = |at: Instant| at.elapsed() >= limit;
         is_long_ago(started) && self.current().heard.is_none_or(is_long_ago)
+    }
+
+    /// Whether the last answer is older than the lease, so that every session has expired.
+    fn is_too_late(&self, current: &Current<C>) -> bool {
+        current.last_heard.elapsed() > self.lease
     }
 
     fn current(&self) -> MutexGuard<'_, Current<C>> {
@@ -321,6 +329,21 @@ mod tests {
         assert!(third.place.host == 0 && third.pause_until.is_some());
         rotation.attempt(third.epoch).ended(false);
         assert!(rotation.turn().pause_until.is_none());
+        Ok(())
+    }
+
+    /// Time that another server needs to save a session is not spent on one that does not answer.
+    #[test]
+    fn a_connection_is_urgent_as_long_as_another_server_may_save_a_session() -> Result<()> {
+        let patience = Duration::from_secs(1);
+        let urgent = |rotation: &Rotation<_>| rotation.turn().is_urgent;
+        assert!(!urgent(&rotation(1, patience)?), "there is no other server");
+        let two = rotation(2, patience)?;
+        assert!(urgent(&two));
+        two.current().last_heard = Instant::now() - two.lease - patience;
+        assert!(!urgent(&two), "each session has ended");
+        two.leave_unanswered(two.epoch());
+        assert!(urgent(&two), "it may have fallen silent");
         Ok(())
     }
 

@@ -49,8 +49,11 @@ impl Link for Servers {
         &self.access
     }
 
-    fn longest(&self, patience: Duration) -> Duration {
-        5 * patience
+    fn longest(&self, patience: Duration, is_urgent: bool) -> Duration {
+        match is_urgent {
+            true => 2 * patience,
+            false => 5 * patience,
+        }
     }
 
     async fn connect(
@@ -290,6 +293,17 @@ async fn a_slow_server_without_another_has_its_time() -> Result<()> {
     let (_, epoch) = connections.reach_for("enter").await?;
     connections.rotation.leave_unanswered(epoch);
     assert_eq!(connections.reach_for("enter").await?.0, SLOW);
+    Ok(())
+}
+
+/// The server in use is gone, and the next one does not answer at all. The session may still be saved at the third one.
+#[tokio::test(start_paused = true)]
+async fn r1_a_silent_server_keeps_nobody_for_long_from_the_next_one() -> Result<()> {
+    let connections = connections(&[|_| Ok("a"), |_| Err(failed(SILENCE)), |_| Ok("c")])?;
+    let (_, epoch) = connections.reach_for("enter").await?;
+    connections.rotation.give_up(epoch);
+    let next = timeout(3 * connections.patience, connections.reach_for("enter")).await;
+    assert_eq!(next.expect("the third one answers")?.0, "c");
     Ok(())
 }
 
