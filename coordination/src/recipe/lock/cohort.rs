@@ -108,8 +108,9 @@ impl Cohort {
     /// A cohort for the same lock whose batches have at most so many turns, and at least one, of which none but the first begins
     /// later than `time` after the lock was granted.
     ///
-    /// A contender of another process waits for at most `time` and one turn for each cohort before it. The more turns there are,
-    /// the fewer requests a turn costs. It is another cohort than the one on which it is called: clones of that stay what they are.
+    /// A contender of another process waits for at most `time` and one turn for each cohort before it. Time in which the machine is
+    /// suspended does not count for `time`, and is less than a lease: otherwise the lock is lost. The more turns there are, the
+    /// fewer requests a turn costs. It is another cohort than the one on which it is called: clones of that stay what they are.
     ///
     /// # Examples
     ///
