@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::client::Connections;
 use super::script::{Answer, Call, Script, Source, queue_path};
@@ -132,18 +132,23 @@ impl OpenSessions {
     pub(super) async fn settle(
         &self,
         session: SessionId,
-        known: impl FnOnce() -> Vec<EntryId>,
+        known: impl Fn() -> Vec<EntryId>,
     ) -> Result<()> {
-        let record = self.connections.record();
-        if *self.settled() == record {
-            return Ok(());
+        let begun = Instant::now();
+        // Each call removes a limited number of entries, so that the server stays free for other clients. If they are so many that
+        // the heartbeat, which waits for this, might come too late, the next one goes on.
+        while begun.elapsed() < self.connections.patience / 4 {
+            let record = self.connections.record();
+            if *self.settled() == record {
+                break;
+            }
+            // The entries are listed anew for each call: by now there may be others, entered under an earlier record than this one.
+            let call = Call::new("renew", Script::Settle).of(session);
+            let call = known().iter().fold(call, |call, entry| call.with(entry.as_str()));
+            if self.connections.run_urgently(&call).await?.status != "more" {
+                *self.settled() = record;
+            }
         }
-        let mut call = Call::new("renew", Script::Settle).of(session);
-        for entry in known() {
-            call = call.with(entry.as_str());
-        }
-        self.connections.run_urgently(&call).await?;
-        *self.settled() = record;
         Ok(())
     }
 

@@ -30,6 +30,8 @@ mod quarantine_redis;
 mod requests;
 mod settings;
 #[cfg(feature = "redis")]
+mod settling_redis;
+#[cfg(feature = "redis")]
 mod short_ways_redis;
 #[cfg(feature = "zookeeper")]
 mod shorter_leases_zookeeper;

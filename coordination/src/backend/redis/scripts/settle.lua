@@ -1,6 +1,7 @@
 -- Removes those entries of a session that its client does not know of. A server that came back with older data, or has become
 -- the master, may have entries that were removed before. Arguments (ARGV): record and age, which `tick` reads; session,
--- generation; then the ids of all entries that the client knows of.
+-- generation; then the ids of all entries that the client knows of. Answers `more` if entries are left, because the budget of
+-- this call is used up.
 use_memory()
 if not tick() then return { 'stranger' } end
 local refused = admit(ARGV[3], ARGV[4], 'lease')
@@ -13,7 +14,10 @@ for _, field in ipairs(redis.call('HKEYS', base .. 'session:' .. ARGV[3])) do
     local seq = place_of(queue, entry)
     -- An entry whose number is not below `began` was entered under the present record, perhaps after the client made its list.
     -- So it stays.
-    if not seq or seq < began then remove(queue, entry) end
+    if not seq or seq < began then
+      if budget <= 0 then return { 'more' } end
+      remove(queue, entry)
+    end
   end
 end
 return { 'ok' }
