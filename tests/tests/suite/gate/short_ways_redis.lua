@@ -13,6 +13,12 @@ local function say(command, ...)
   return said[name]
 end
 
+-- A short way answers just the number, or just the status, where the long way answers a list that begins with the status.
+local function whole(answer)
+  if type(answer) == 'number' then return { 'ok', answer } end
+  return type(answer) == 'string' and { answer } or answer
+end
+
 local function run(base, ways)
   local told = {}
   local given = {}
@@ -32,7 +38,7 @@ local function run(base, ways)
   }, { __index = redis })
   for number, way in ipairs(ways) do
     local answer = way({ base .. 'clock' }, given, own)
-    if answer then return answer, told, #ways > number end
+    if answer then return whole(answer), told, #ways > number end
   end
 end
 

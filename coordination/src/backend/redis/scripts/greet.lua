@@ -106,12 +106,13 @@ end
 -- The chain of earlier records is cut to 1500 bytes, at the end of a record.
 local before = string.sub(chain, 1, 1500)
 if #before < #chain then before = string.match(before, '^(.*) ') end
+-- The server looks for a field of a small hash from its beginning. So those that enter_fast.lua reads stand there, as they are
+-- put into a hash that is new; longer texts come last.
 redis.call('HSET', KEYS[1],
-  'server', server,
   'term', term,
-  'before', is_whole and before or '-',
-  'offset', digits(offset),
   'last', began,
+  'offset', digits(offset),
+  'server', server,
   'began', began,
   'synced', synced,
   'longest', digits(longest),
@@ -120,6 +121,7 @@ redis.call('HSET', KEYS[1],
   'needed', needed,
   'reach', reach,
   'why', why,
-  'epoch', found.epoch or digits(raw))
+  'epoch', found.epoch or digits(raw),
+  'before', is_whole and before or '-')
 settle(run)
 return { 'ok', server, tonumber(reach) }
