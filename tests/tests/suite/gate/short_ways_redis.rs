@@ -185,6 +185,7 @@ impl Both {
             (96..=97, _) => self.damage(&session),
             (98, _) if self.is(30) => {
                 self.raw(&["SET", &format!("session:{}", session.id), "somebody else's"]);
+                self.leave_all(&session);
                 self.has_ended(&session);
             }
             _ => {}
@@ -268,6 +269,18 @@ impl Both {
         self.of_record("leave", &[by[0], by[1], queue, &entry.id, &number]);
         if number.len() <= entry.number.len() {
             self.entries.retain(|other| other.id != entry.id);
+        }
+    }
+
+    /// Removes about half of the session's entries, if the sessions that have ended are removed already.
+    fn leave_all(&mut self, session: &Session) {
+        let its: Vec<_> =
+            self.entries.iter().filter(|entry| entry.session.id == session.id).cloned().collect();
+        let generation = session.generation.to_string();
+        for Entry { queue, id, number, .. } in its {
+            if !self.is_unswept && self.is(50) {
+                self.of_record("leave", &[&session.id, &generation, queue, &id, &number]);
+            }
         }
     }
 

@@ -39,7 +39,8 @@ do
     end
     if type(channel) == 'string' or not waiter then
       if waiter then call('ZREM', set, id) else call('DEL', set) end
-      call('HDEL', base .. 'session:' .. string.sub(id, 1, 16), 'entry:' .. queue .. '/' .. id)
+      -- If another program has put a key of its own in the session's place, this fails, and whoever waits is told all the same.
+      redis.pcall('HDEL', base .. 'session:' .. string.sub(id, 1, 16), 'entry:' .. queue .. '/' .. id)
       if heard then call('PUBLISH', base .. 'queue:' .. queue, 'gone ' .. seq) end
       if channel then
         local words = { queue, seq, 'exclusive', waiter, 'free', ARGV[1], first[3] }

@@ -91,6 +91,8 @@ local function ask(key, command, ...)
   local answer = redis.pcall(command, key, ...)
   if type(answer) ~= 'table' or not answer.err then return answer end
   if not string.find(answer.err, 'WRONGTYPE', 1, true) then return redis.call(command, key, ...) end
+  -- Not just the end of the function: `tonumber` fails if it gets no value at all.
+  return nil
 end
 
 local function ask_session(id, command, ...)
