@@ -29,7 +29,8 @@ do
     local info = call('INFO', 'replication')
     local time = call('TIME')
     local number = time[1] .. string.sub('00000' .. time[2], -6)
-    if clock[4] ~= '0' then number = string.format('%.0f', number + (tonumber(clock[4]) or math.huge)) end
+    -- A negative number is not compared: in some languages the server compares texts as if they had no sign.
+    if clock[4] ~= '0' then number = string.format('%.0f', math.max(0, number + (tonumber(clock[4]) or math.huge))) end
     if string.find(info, 'role:master', 1, true) and string.find(info, 'master_replid:' .. clock[2] .. '\r', 1, true)
       -- If the last number is ahead of the time, enter.lua sets the clock to it. The other limit is 2^52, see `most` in prelude.lua.
       and #number == 16 and number > last and number <= '4503599627370496'
