@@ -242,7 +242,7 @@ impl Connection {
 }
 
 fn value_of<'a>((value, _): &'a Typed<'_>) -> &'a (dyn ToSql + Sync) {
-    &**value
+    value
 }
 
 /// The task of a connection. Until the connection ends, polling `running` sends statements and reads answers, and this task passes

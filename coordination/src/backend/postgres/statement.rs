@@ -3,10 +3,12 @@
 //! A call is one statement, which is a transaction by itself, and takes one round trip. The text of the statement depends only on the
 //! function, so that it can be prepared once for all calls of the function on a connection (`prepared.rs`).
 
-use std::fmt::Write as _;
+use std::error::Error as StdError;
+use std::fmt::{self, Write as _};
 
+use bytes::BytesMut;
 use tokio_postgres::Row;
-use tokio_postgres::types::{FromSql, ToSql, Type};
+use tokio_postgres::types::{Format, FromSql, IsNull, ToSql, Type};
 
 use super::config::Schema;
 use crate::backend::Beside;
@@ -15,7 +17,44 @@ use crate::error::Result;
 
 /// An argument of a statement, with its SQL type, so that the server need not be asked for the type first. The type depends on the
 /// call's function and the argument's place, but not on its value: so a prepared statement fits all calls of the function.
-pub(super) type Typed<'a> = (Box<dyn ToSql + Sync + Send + 'a>, Type);
+pub(super) type Typed<'a> = (Value<'a>, Type);
+
+/// The value of an argument. It does not show itself: when a prepared statement is sent, the client crate writes the values into its
+/// log (`log`, level debug), where neither users' data nor the names of channels belong.
+pub(super) struct Value<'a>(Box<dyn ToSql + Sync + Send + 'a>);
+
+impl fmt::Debug for Value<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl ToSql for Value<'_> {
+    fn to_sql(
+        &self,
+        of: &Type,
+        out: &mut BytesMut,
+    ) -> Result<IsNull, Box<dyn StdError + Sync + Send>> {
+        self.0.to_sql_checked(of, out)
+    }
+
+    /// The value within is asked, when it is written.
+    fn accepts(_of: &Type) -> bool {
+        true
+    }
+
+    fn to_sql_checked(
+        &self,
+        of: &Type,
+        out: &mut BytesMut,
+    ) -> Result<IsNull, Box<dyn StdError + Sync + Send>> {
+        self.0.to_sql_checked(of, out)
+    }
+
+    fn encode_format(&self, of: &Type) -> Format {
+        self.0.encode_format(of)
+    }
+}
 
 /// The text of the statement that calls the call's function in `schema`, with a placeholder (`$1`, `$2`, …) for each of its
 /// arguments.
@@ -36,11 +75,11 @@ pub(super) fn arguments<'a>(call: &'a Call, generation: i64, channel: &'a str) -
     let mut typed: Vec<Typed<'a>> = Vec::with_capacity(call.arguments.len());
     for argument in &call.arguments {
         let one: Typed<'a> = match argument {
-            Argument::Bytes(bytes) => (Box::new(bytes), Type::BYTEA),
-            Argument::Number(number) => (Box::new(number), Type::INT8),
-            Argument::Flag(flag) => (Box::new(flag), Type::BOOL),
-            Argument::Generation => (Box::new(generation), Type::INT8),
-            Argument::Channel => (Box::new(channel), Type::TEXT),
+            Argument::Bytes(bytes) => (Value(Box::new(bytes)), Type::BYTEA),
+            Argument::Number(number) => (Value(Box::new(number)), Type::INT8),
+            Argument::Flag(flag) => (Value(Box::new(flag)), Type::BOOL),
+            Argument::Generation => (Value(Box::new(generation)), Type::INT8),
+            Argument::Channel => (Value(Box::new(channel)), Type::TEXT),
             Argument::Ids(all) | Argument::Names(all) => list(all.iter().map(|one| Some(&**one))),
             Argument::Records(records) => {
                 let data = |record: &'a Beside| record.data.as_deref();
@@ -56,7 +95,7 @@ pub(super) fn arguments<'a>(call: &'a Call, generation: i64, channel: &'a str) -
 
 fn list<'a>(all: impl Iterator<Item = Option<&'a str>>) -> Typed<'a> {
     let all: Vec<_> = all.map(|one| one.map(str::as_bytes)).collect();
-    (Box::new(all), Type::BYTEA_ARRAY)
+    (Value(Box::new(all)), Type::BYTEA_ARRAY)
 }
 
 /// The value of the column `name`. The error is `Corrupt` if the column is missing or has another type than `T`.
@@ -72,6 +111,16 @@ pub(super) fn column<'a, T: FromSql<'a>>(
 mod tests {
     use super::*;
     use crate::backend::SessionId;
+
+    #[test]
+    fn values_do_not_show_themselves() {
+        let records = vec![Beside { name: "secret".into(), data: None, is_new: false }];
+        let call = Call::new("write", "x").bytes("secret").with(Argument::Channel);
+        let call = call.with(Argument::Records(records));
+        let shown = format!("{:?}", arguments(&call, 7, "secret"));
+        // As a text, and as the bytes of one.
+        assert!(!shown.contains("secret") && !shown.contains("115, 101"), "{shown}");
+    }
 
     #[test]
     fn a_statement_has_a_place_for_each_argument() {
