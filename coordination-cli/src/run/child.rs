@@ -90,6 +90,8 @@ struct Running<'a> {
     next_look: Instant,
     looked_after: Duration,
     was_stopped: bool,
+    /// We came to see the command's end when the lock was over, as we stood still before; the watch has seen that it was in time.
+    had_ended_in_time: bool,
     /// A signal that ends others was passed on.
     was_told_to_end: bool,
     /// The loss was told, and not only feared.
@@ -118,6 +120,8 @@ impl Running<'_> {
             tokio::select! {
                 biased;
                 status = self.process.wait() => {
+                    let is_over = self.hold.as_ref().is_some_and(|hold| !hold.is_held());
+                    self.had_ended_in_time = is_over && self.watch.has_seen_end();
                     self.take_terminal_back(status.as_ref().ok().and_then(ExitStatusExt::signal));
                     // Whatever is known of the command: what it has started ends before the lock is free.
                     self.end_family(signals, &status).await;
@@ -155,6 +159,12 @@ impl Running<'_> {
                 () = at(next_look), if !self.was_stopped => self.look_at_deadline(),
             }
         }
+    }
+
+    /// Whether the command has ended, also where the runtime was not told yet: when we go on after we stood still, our own timers
+    /// come first. Then nothing is to be stopped.
+    fn has_ended(&mut self) -> bool {
+        matches!(self.process.try_wait(), Ok(Some(_)))
     }
 
     /// The period is spent, or another may run it.
@@ -195,8 +205,11 @@ impl Running<'_> {
         self.hold.as_ref().map(Hold::shown).unwrap_or_default()
     }
 
-    /// Begins to end the command, or ends it sooner.
+    /// Begins to end the command, or ends it sooner, unless it has ended by itself.
     fn stop(&mut self, why: std::fmt::Arguments<'_>, grace: Duration) {
+        if self.has_ended() {
+            return;
+        }
         self.was_stopped = true;
         match self.options.on_lost {
             OnLost::Kill => self.kill(),

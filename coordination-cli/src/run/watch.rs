@@ -111,6 +111,11 @@ impl Watch {
         }
     }
 
+    /// Whether the watch has seen the command end before its deadline.
+    pub(super) fn has_seen_end(&self) -> bool {
+        self.newest.has_end()
+    }
+
     /// Names those that descend from the command and have left it: once we are dead, nothing might tell them from strangers.
     pub(super) fn know(&mut self, left: &[Process]) {
         self.left.retain(|(known, _)| left.iter().any(|process| process.is_same(known)));

@@ -161,6 +161,7 @@ impl<'a> Prepared<'a> {
         let release_at = release_after.and_then(|after| Instant::now().checked_add(after));
         let ended = running.supervise(signals, release_at).await;
         let was_held = running.hold.as_ref().is_some_and(Hold::is_held);
+        let had_ended_in_time = running.had_ended_in_time;
         let is_done = ended.as_ref().is_ok_and(|ended| ended.code == 0 && !ended.was_stopped);
         if let Some(releasing) = running.releasing.take() {
             let _ = releasing.await;
@@ -172,7 +173,8 @@ impl<'a> Prepared<'a> {
                 if was_held && ended.as_ref().is_ok_and(|ended| !ended.was_stopped) {
                     hold.command_has_ended().await;
                 }
-                hold.release().await.is_err_and(|error| is_loss_before(&error, was_held))
+                let was_good = was_held || had_ended_in_time;
+                hold.release().await.is_err_and(|error| is_loss_before(&error, was_good))
             }
             None => false,
         };
@@ -246,6 +248,7 @@ impl<'a> Prepared<'a> {
             next_look: Instant::now() + FIRST_LOOK,
             looked_after: FIRST_LOOK,
             was_stopped: false,
+            had_ended_in_time: false,
             was_told_to_end: false,
             is_lost: false,
         })

@@ -2,6 +2,9 @@
 //!
 //! While the watch stands still its socket fills with deadlines, and there is no room then for the newest. When the watch goes on,
 //! what it reads there is old, and it would kill a command whose lock is good. So it looks here first.
+//!
+//! In the same memory the watch notes that the command has ended before its deadline: a wrapper that stood still meanwhile cannot
+//! know that by itself.
 
 use std::fs::File;
 use std::io;
@@ -15,6 +18,8 @@ use super::words::Word;
 
 /// How often it is read while it is being written.
 const TRIES: usize = 1_000;
+/// Where the command's end is noted, behind the word, which is there twice.
+const END: u64 = 16;
 
 /// The last of some words, whichever the socket had room for. `None`: this kernel has no such memory.
 pub(super) struct Newest(Option<File>);
@@ -58,6 +63,21 @@ impl Newest {
         }
         None
     }
+
+    /// The command has ended before its deadline.
+    pub(super) fn note_end(&self) {
+        // Where there is no word yet, the gap before the note would read as one. If it fails, nobody knows that it was in time.
+        if self.get().is_some() {
+            let _ = self.0.as_ref().map(|file| file.write_all_at(&[1], END));
+        }
+    }
+
+    /// Whether the command is known to have ended before its deadline.
+    pub(super) fn has_end(&self) -> bool {
+        let mut noted = [0];
+        let read = self.0.as_ref().map(|file| file.read_exact_at(&mut noted, END));
+        matches!(read, Some(Ok(()))) && noted == [1]
+    }
 }
 
 #[cfg(test)]
@@ -68,13 +88,19 @@ mod tests {
     fn the_last_word_is_the_newest() {
         let (ours, none) = (Newest::new(), Newest(None));
         let theirs = Newest(ours.0.as_ref().map(|file| file.try_clone().expect("a descriptor")));
-        assert_eq!(theirs.get(), None, "nothing was said");
+        theirs.note_end();
+        assert_eq!((theirs.get(), theirs.has_end()), (None, false), "nothing was said");
         for word in
             [Word::Deadline(7), Word::NoDeadline, Word::Deadline(u64::MAX / 8), Word::Goodbye]
         {
             ours.set(word);
             none.set(word);
             assert_eq!((theirs.get(), none.get()), (Some(word), None));
+            assert!(!ours.has_end(), "nobody has noted it");
         }
+        theirs.note_end();
+        none.note_end();
+        assert_eq!((ours.has_end(), none.has_end()), (true, false));
+        assert_eq!(ours.get(), Some(Word::Goodbye), "the word is left as it was");
     }
 }

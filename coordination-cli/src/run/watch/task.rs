@@ -5,15 +5,16 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::Pid;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::time::{
     ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
     timerfd_create, timerfd_settime,
 };
 
+use super::LEAD;
 use super::newest::Newest;
 use super::words::{Word, receive};
-use crate::run::alive::Process;
+use crate::run::alive::{self, Process};
 
 /// From SIGTERM to SIGKILL when the wrapper has died: where the lock is held until we end, and elsewhere.
 const GRACE: Duration = Duration::from_secs(1);
@@ -48,6 +49,12 @@ impl Task {
         }
     }
 
+    /// Whether the lock is still good at this moment, for all that we were told; without a deadline nobody asks.
+    fn is_in_time(&self) -> bool {
+        let deadline = self.deadline.map(|deadline| deadline.saturating_add(nanos(LEAD)));
+        deadline.is_some_and(|deadline| nanos(since_boot()) < deadline)
+    }
+
     /// How long whoever is to end may take for that after SIGTERM.
     pub(super) fn grace(&self) -> Duration {
         match self.deadline {
@@ -65,16 +72,27 @@ impl Task {
 /// Waits until somebody is to end, or nobody any more.
 ///
 /// By a timer on the clock since boot: that of `poll` stands still while the machine is suspended.
+///
+/// If the command ends meanwhile, and in time, that is noted for the wrapper.
 pub(super) fn wait(words: impl AsFd, newest: &Newest, kept: &mut Vec<OwnedFd>) -> io::Result<Task> {
     let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC)?;
-    let mut task = Task::default();
+    let (mut task, mut command) = (Task::default(), None::<OwnedFd>);
     loop {
-        let mut ready = [PollFd::new(&words, PollFlags::IN), PollFd::new(&timer, PollFlags::IN)];
-        match poll(&mut ready, None) {
+        let mut files =
+            vec![PollFd::new(&words, PollFlags::IN), PollFd::new(&timer, PollFlags::IN)];
+        files.extend(command.iter().map(|command| PollFd::new(command, PollFlags::IN)));
+        match poll(&mut files, None) {
             Err(error) if error == rustix::io::Errno::INTR => continue,
             outcome => outcome?,
         };
-        let [words_ready, timer_ready] = ready.map(|fd| !fd.revents().is_empty());
+        let is_ready = |place: usize| files.get(place).is_some_and(|fd| !fd.revents().is_empty());
+        let (words_ready, timer_ready, has_ended) = (is_ready(0), is_ready(1), is_ready(2));
+        if has_ended {
+            command = None;
+            if task.is_in_time() {
+                newest.note_end();
+            }
+        }
         // The newest word counts, also where the deadline before it has passed by now; and where we stood still, the socket may have
         // had no room for it.
         let word = match words_ready {
@@ -96,9 +114,23 @@ pub(super) fn wait(words: impl AsFd, newest: &Newest, kept: &mut Vec<OwnedFd>) -
                 task.deadline = newest;
                 set(&timer, newest.unwrap_or_default())?;
             }
-            whom => task.whom = whom,
+            Some(Word::Group(pid, began) | Word::Single(pid, began)) => {
+                task.whom = word;
+                command = opened(pid, began);
+            }
+            Some(Word::Numberless) => {
+                task.whom = word;
+                command = None;
+            }
         }
     }
+}
+
+/// A file that can be read once this process has ended; `None`: another one has its number by now, or the kernel has no such files.
+fn opened(pid: Pid, began: u64) -> Option<OwnedFd> {
+    let file = pidfd_open(pid, PidfdFlags::empty()).ok();
+    // After it was opened: while the number is that of the one who is meant, so is the file.
+    file.filter(|_| known(began).is_some_and(|began| alive::started(pid) == Some(began)))
 }
 
 /// The deadline that a word tells; `None`: there is none any more.
@@ -147,7 +179,6 @@ mod tests {
 
     use super::super::words::send;
     use super::*;
-    use crate::run::alive;
 
     const LONG: Duration = Duration::from_secs(600);
     const SHORT: Duration = Duration::from_millis(300);
@@ -183,6 +214,48 @@ mod tests {
                 false => assert!(since_boot() >= Duration::from_nanos(now) + SHORT),
             }
         }
+    }
+
+    /// The wrapper may stand still, and cannot know then when its command has ended.
+    #[test]
+    fn a_command_that_ends_in_time_is_noted_and_one_that_ends_late_is_not() {
+        let start = || std::process::Command::new("sleep").arg("600").spawn().expect("sleep");
+        let told = |left: Duration, child: &std::process::Child, newest: &Newest| {
+            let ((ours, theirs), pid) = (sockets(), Pid::from_child(child));
+            let began = alive::started(pid).expect("it is there");
+            let deadline = Word::Deadline(nanos(since_boot() + left));
+            newest.set(deadline);
+            for word in [deadline, Word::Single(pid, began)] {
+                send(&ours, word, None).expect("there is room");
+            }
+            (ours, theirs)
+        };
+        let (mut child, newest) = (start(), Newest::new());
+        let (ours, theirs) = told(LONG, &child, &newest);
+        std::thread::scope(|scope| {
+            let watch = scope.spawn(|| wait(&theirs, &newest, &mut Vec::new()));
+            std::thread::sleep(Duration::from_millis(100));
+            assert!(!newest.has_end(), "it lives");
+            child.kill().expect("ours");
+            let begun = std::time::Instant::now();
+            while !newest.has_end() && begun.elapsed() < LONG / 20 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            newest.set(Word::Goodbye);
+            drop(ours);
+            watch.join().expect("no panic").expect("it can wait");
+        });
+        assert!(newest.has_end());
+        child.wait().expect("ours");
+
+        // It is dead when we look, and its deadline has passed: nobody knows which was first.
+        let (mut child, newest) = (start(), Newest::new());
+        let (_ours, theirs) = told(Duration::ZERO, &child, &newest);
+        child.kill().expect("ours");
+        std::thread::sleep(10 * LEAD);
+        let task = wait(&theirs, &newest, &mut Vec::new()).expect("it can wait");
+        assert!(task.is_late && !newest.has_end());
+        child.wait().expect("ours");
     }
 
     /// Words that are read late may be of numbers that others have by now.

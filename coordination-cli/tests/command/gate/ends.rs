@@ -443,7 +443,7 @@ fn survives_hangup(process: Pid) -> bool {
 }
 
 /// The process that watches for this wrapper.
-fn watch_of(wrapper: &Wrapper) -> Option<Pid> {
+pub(super) fn watch_of(wrapper: &Wrapper) -> Option<Pid> {
     let is_watch = |child: &String| {
         let words = std::fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap_or_default();
         words.split('\0').nth(1) == Some("__watch")

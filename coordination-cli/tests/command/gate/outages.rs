@@ -4,10 +4,11 @@ use std::fs::File;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use coordination_tests::harness::{Etcd, rerun_if_starved, wait_until};
-use rustix::process::Signal;
+use coordination_tests::harness::{Etcd, Redis, rerun_if_starved, wait_until};
+use rustix::process::{Signal, kill_process};
 
-use crate::{LONG, Store, Wrapper, output, stderr, written};
+use super::ends::watch_of;
+use crate::{LONG, Store, Wrapper, is_alive, output, stderr, written};
 
 /// What a wait may take to end by a signal, which takes milliseconds.
 const AT_ONCE: Duration = Duration::from_secs(1);
@@ -41,6 +42,48 @@ fn a_command_that_ended_in_time_keeps_its_code_whatever_the_release_says() {
         std::fs::write(&end, "").expect("the directory is there");
         assert_eq!((run.code(), log().as_str()), (Some(5), ""));
         server.node(0).resume();
+    });
+}
+
+/// The wrapper stands still until its deadline is over, and cannot know by itself when its command has ended.
+#[test]
+fn a_command_that_ended_in_time_keeps_its_code_though_its_wrapper_stood_still() {
+    rerun_if_starved(|| {
+        let server = Redis::one();
+        let at = server.node(0).address();
+        let store = Store::at(format!("redis://{at}?quarantine=0&ttl=3s"));
+        let overdue = || std::thread::sleep(Duration::from_secs(4));
+        for (is_in_time, code) in [(true, 5), (false, 70)] {
+            let (started, end) =
+                (store.path(&format!("started-{code}")), store.path(&format!("end-{code}")));
+            let text = format!(
+                "#!/bin/sh\necho $$ > {}\nuntil [ -e {} ]; do sleep 0.01; done\nexit 5\n",
+                started.display(),
+                end.display()
+            );
+            let command = store.script(&format!("command-{code}"), &text);
+            let words = format!("run --lock x-{code} -- {command}");
+            let (mut run, log) = logged(&store, &format!("log-{code}"), &words);
+            let id = written(&started);
+            let watch = watch_of(&run).expect("it runs");
+            run.signal(Signal::STOP);
+            if !is_in_time {
+                // Nobody ends the command, and nobody sees when it ends.
+                kill_process(watch, Signal::STOP).expect("it runs");
+                overdue();
+            }
+            std::fs::write(&end, "").expect("the directory is there");
+            assert!(wait_until(LONG, || !is_alive(&id)));
+            if is_in_time {
+                overdue();
+            }
+            run.signal(Signal::CONT);
+            assert_eq!(run.code(), Some(code), "{}", log());
+            assert!(!log().contains("stopping"), "it had ended: {}", log());
+            if !is_in_time {
+                kill_process(watch, Signal::CONT).expect("it stands still");
+            }
+        }
     });
 }
 
