@@ -3,7 +3,7 @@
 use coordination::Coordinator;
 
 use super::child::{Prepared, check_grace};
-use super::finish::finish;
+use super::finish::{After, finish};
 use super::reach::reach;
 use super::signals::Signals;
 use super::waiting::{Waited, wait};
@@ -26,11 +26,12 @@ pub(crate) async fn elect(elect: &Elect, store: &Store) -> Outcome<u8> {
     command.hand_on(&coordinator, store);
     let campaign = campaign(elect, &coordinator, budget, store.quiet);
     let elected = until_signal(&mut signals, &mut command, campaign).await;
+    let after = if elected.is_ok() { After::Work } else { After::Wait };
     let outcome = match elected {
         Ok(hold) => command.run(Some(hold), None, None, &mut signals).await,
         Err(failure) => Err(failure),
     };
-    finish(&coordinator, &outcome).await;
+    finish(&coordinator, &outcome, after).await;
     outcome
 }
 

@@ -35,7 +35,7 @@ use tokio::time::Instant;
 
 use super::alive::Process;
 use super::child::{at, is_loss_before, lost};
-use super::finish::finish;
+use super::finish::{After, finish};
 use super::handle::{self, Answer, Handle};
 use super::locks::Locks;
 use super::reach::reach;
@@ -132,11 +132,13 @@ async fn held(asked: &Acquire, store: &Store, whom: &OsStr, front: OwnedFd) -> O
     let coordinator = while_wanted(&mut caller, &mut signals, reaching).await?;
     let whom = caller.whom.clone();
     let obtaining = obtain(asked, &whom, store.quiet, &coordinator, budget);
-    let outcome = match while_wanted(&mut caller, &mut signals, obtaining).await {
+    let obtained = while_wanted(&mut caller, &mut signals, obtaining).await;
+    let after = if obtained.is_ok() { After::Work } else { After::Wait };
+    let outcome = match obtained {
         Ok(hold) => keep(hold, asked, coordinator.member_id(), caller, &mut signals).await,
         Err(failure) => Err(failure),
     };
-    finish(&coordinator, &outcome).await;
+    finish(&coordinator, &outcome, after).await;
     outcome
 }
 

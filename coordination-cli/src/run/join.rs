@@ -1,7 +1,7 @@
 //! `coordination join`: a command that runs as a member of a group.
 
 use super::child::Prepared;
-use super::finish::finish;
+use super::finish::{After, finish};
 use super::signals::Signals;
 use super::until_signal;
 use crate::args::{Child, Join, OnLost, Store};
@@ -29,6 +29,6 @@ pub(crate) async fn join(join: &Join, store: &Store) -> Outcome<u8> {
         }
         Err(failure) => Err(failure),
     };
-    finish(&coordinator, &outcome).await;
+    finish(&coordinator, &outcome, After::Work).await;
     outcome
 }

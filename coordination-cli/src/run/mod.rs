@@ -27,7 +27,7 @@ use std::time::Duration;
 use coordination::{Claim, Config, Coordinator, LossDetection, OncePer, Scope};
 
 use self::child::{Prepared, check_grace};
-use self::finish::finish;
+use self::finish::{After, finish};
 use self::reach::reach;
 use self::signals::Signals;
 use self::waiting::{Waited, wait};
@@ -72,6 +72,7 @@ pub(crate) async fn run(run: &Run, store: &Store) -> Outcome<u8> {
     command.hand_on(&coordinator, store);
     let preparing = prepare(run, store.quiet, &coordinator, budget);
     let outcome = until_signal(&mut signals, &mut command, preparing).await;
+    let after = after(&outcome);
     let outcome = match outcome {
         Ok(Ready::Run { hold, claim }) => {
             command.run(hold, claim.map(|claim| *claim), run.release_after, &mut signals).await
@@ -80,8 +81,16 @@ pub(crate) async fn run(run: &Run, store: &Store) -> Outcome<u8> {
         Ok(Ready::Busy(what)) => busy(run, what),
         Err(failure) => Err(failure),
     };
-    finish(&coordinator, &outcome).await;
+    finish(&coordinator, &outcome, after).await;
     outcome
+}
+
+/// What has ended when there is nothing more to do.
+fn after(prepared: &Outcome<Ready>) -> After {
+    match prepared {
+        Ok(Ready::Run { .. } | Ready::Done) => After::Work,
+        Ok(Ready::Busy(_)) | Err(_) => After::Wait,
+    }
 }
 
 /// How a run ends that did not get what it wanted in time.
@@ -203,6 +212,8 @@ fn settling_time(options: &Child, coordinator: &Coordinator) -> Duration {
 async fn not_run(hold: Option<Hold>) {
     if let Some(mut hold) = hold {
         hold.command_has_ended().await;
+        // If the store does not confirm it, the lock is free when the lease ends.
+        let _ = hold.release().await;
     }
 }
 

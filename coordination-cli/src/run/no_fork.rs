@@ -12,11 +12,11 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use tokio::time::sleep;
 
 use super::child::{SHELL, by_shell, find, is_for_shell, not_begun, tell};
-use super::finish::finish;
+use super::finish::{After, finish};
 use super::reach::reach;
 use super::signals::Signals;
 use super::wanted::{Budget, Hold};
-use super::{Ready, busy, prepare, started};
+use super::{Ready, after, busy, prepare, started};
 use crate::args::{Run, Store};
 use crate::exit::{self, Failure, Outcome};
 use crate::settings::{self, HandedOn};
@@ -39,7 +39,9 @@ pub(super) async fn run(run: &Run, store: &Store) -> Outcome<u8> {
     let reaching = reach(config, run.wait, budget, store.quiet);
     let coordinator = unless_signal(&mut signals, reaching).await?;
     let preparing = prepare(run, store.quiet, &coordinator, budget);
-    let outcome = match unless_signal(&mut signals, preparing).await {
+    let prepared = unless_signal(&mut signals, preparing).await;
+    let after = after(&prepared);
+    let outcome = match prepared {
         Ok(Ready::Run { hold, .. }) => {
             // It may take a second, in which a signal is only noted.
             stderr::finish();
@@ -52,7 +54,7 @@ pub(super) async fn run(run: &Run, store: &Store) -> Outcome<u8> {
         Ok(Ready::Busy(what)) => busy(run, what),
         Err(failure) => Err(failure),
     };
-    finish(&coordinator, &outcome).await;
+    finish(&coordinator, &outcome, after).await;
     outcome
 }
 

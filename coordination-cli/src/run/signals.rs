@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, getpid, kill_process};
 use tokio::signal::unix::{self, SignalKind};
 
 use super::alive::Place;
-use super::finish::finish;
+use super::finish::{After, finish};
 use crate::exit::{Failure, Outcome};
 
 pub(super) const HUP: i32 = 1;
@@ -91,7 +91,7 @@ pub(crate) async fn until_stopped(
         number = signals.ending() => Err(Failure::by_signal(number)),
         outcome = work => outcome,
     };
-    finish(coordinator, &outcome).await;
+    finish(coordinator, &outcome, After::Work).await;
     outcome
 }
 

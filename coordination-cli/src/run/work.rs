@@ -7,7 +7,7 @@ use coordination::{
 };
 
 use super::child::{Ended, Prepared, check_grace};
-use super::finish::finish;
+use super::finish::{After, finish};
 use super::reach::{is_out_of_reach, reach};
 use super::signals::Signals;
 use super::wanted::{Budget, Hold};
@@ -46,7 +46,9 @@ pub(crate) async fn work(work: &Work, store: &Store) -> Outcome<u8> {
     let coordinator = until_signal(&mut signals, &mut command, reaching).await?;
     command.hand_on(&coordinator, store);
     let queue = coordinator.queue(&work.queue)?;
+    let mut after;
     let outcome = loop {
+        after = After::Wait;
         let claiming = until_signal(&mut signals, &mut command, next(work, &queue, &coordinator));
         let (claim, item) = match claiming.await {
             Ok(Some(next)) => next,
@@ -56,6 +58,7 @@ pub(crate) async fn work(work: &Work, store: &Store) -> Outcome<u8> {
             Ok(None) => break Ok(0),
             Err(failure) => break Err(failure),
         };
+        after = After::Work;
         let ran = run(command, claim, &item, &mut signals).await;
         let ended = match ran {
             Ok((ended, hold)) => settled(work, &item, &ended, hold).await.map(|end| match end {
@@ -81,7 +84,7 @@ pub(crate) async fn work(work: &Work, store: &Store) -> Outcome<u8> {
         };
         command.hand_on(&coordinator, store);
     };
-    finish(&coordinator, &outcome).await;
+    finish(&coordinator, &outcome, after).await;
     outcome
 }
 

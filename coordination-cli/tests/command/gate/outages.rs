@@ -154,6 +154,36 @@ fn what_cannot_pass_is_told_at_once_however_long_one_would_wait() {
     });
 }
 
+/// As by a signal: the store is known to be silent, and has nothing of ours but a place in a queue.
+#[test]
+fn a_wait_ends_in_time_while_the_store_is_away() {
+    const WAIT: Duration = Duration::from_secs(4);
+    rerun_if_starved(|| {
+        let server = Etcd::one();
+        let at = server.node(0).address();
+        let store = Store::at(format!("etcd://{at}/cli?ttl=20s&heartbeat=200ms"));
+        let _holder = store.runs("--lock x");
+        let _leader = Wrapper::start(&mut store.coordination("elect x -- sleep 60".split(' ')));
+        let leads = || output(&mut store.coordination(["leader", "x"])).status.success();
+        assert!(wait_until(LONG, leads));
+        let begun = Instant::now();
+        let waiting = [
+            "run --lock x --wait 4s -- true",
+            "elect x --wait 4s -- true",
+            "work q --wait 4s --once -- true",
+        ];
+        let mut waiting = waiting.map(|words| (words, logged(&store, words, words)));
+        std::thread::sleep(Duration::from_secs(2));
+        server.node(0).pause();
+        for (words, (waiter, log)) in &mut waiting {
+            assert!(matches!(waiter.code(), Some(69 | 75)), "{words}: {}", log());
+            let late = begun.elapsed().saturating_sub(WAIT);
+            assert!(late < 2 * AT_ONCE, "{words}: {late:?} late");
+        }
+        server.node(0).resume();
+    });
+}
+
 #[test]
 fn a_wait_ends_at_once_by_a_signal_while_the_store_is_away() {
     rerun_if_starved(|| {
