@@ -43,6 +43,8 @@ pub(crate) struct Run {
     #[arg(long, requires = "singleton", conflicts_with_all = ["standby", "lock", "semaphore"])]
     pub(crate) replace: bool,
     /// Start at most N times in any window of the length W, as in api:5/1s
+    ///
+    /// So it is if each start follows its permit at once. One that is put off, as we were stopped (SIGSTOP) or had no processor, may come beside later ones.
     #[arg(long, value_name = "NAME:N/W", value_parser = rate)]
     pub(crate) rate: Option<Rate>,
     /// Succeed once in each period over all hosts; periods begin at multiples of it since 1970 UTC
