@@ -12,7 +12,7 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use tokio::time::sleep;
 
 use super::child::{SHELL, by_shell, find, is_for_shell, not_begun, tell};
-use super::finish::{After, finish};
+use super::finish::finish;
 use super::reach::reach;
 use super::signals::Signals;
 use super::wanted::{Budget, Hold};
