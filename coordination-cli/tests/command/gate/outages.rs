@@ -4,7 +4,7 @@ use std::fs::File;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use coordination_tests::harness::{Etcd, Redis, rerun_if_starved, wait_until};
+use coordination_tests::harness::{Etcd, Redis, Server, rerun_if_starved, wait_until};
 use rustix::process::{Signal, kill_process};
 
 use super::ends::watch_of;
