@@ -1,6 +1,7 @@
 //! `coordination break`: what somebody holds is taken away, or its holders are asked to let go of it.
 
 use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
 
 use coordination::{
     Claimant, Coordinator, Election, FencingToken, Limiter, Lock, Occupant, Semaphore, WorkQueue,
@@ -47,10 +48,12 @@ impl Who {
 }
 
 pub(crate) async fn break_grant(asked: &Break, store: &Store) -> Outcome<u8> {
-    let coordinator = settings::connect(settings::read(store)?).await?;
+    let config = settings::read(store)?;
+    let lease = settings::lease(&config);
+    let coordinator = settings::connect(config).await?;
     let outcome = match asked.ask {
         true => asked_to_let_go(asked, store, &coordinator).await,
-        false => taken_away(asked, store, &coordinator).await,
+        false => taken_away(asked, store, &coordinator, lease).await,
     };
     let _ = coordinator.stop().await;
     outcome
@@ -71,7 +74,13 @@ async fn asked_to_let_go(asked: &Break, store: &Store, coordinator: &Coordinator
     Ok(0)
 }
 
-async fn taken_away(asked: &Break, store: &Store, coordinator: &Coordinator) -> Outcome<u8> {
+/// The lease is the one that we ask for.
+async fn taken_away(
+    asked: &Break,
+    store: &Store,
+    coordinator: &Coordinator,
+    lease: Option<Duration>,
+) -> Outcome<u8> {
     let held = Held::of(coordinator, asked)?;
     let all = held.all().await?;
     let meant = match asked.token {
@@ -98,15 +107,33 @@ async fn taken_away(asked: &Break, store: &Store, coordinator: &Coordinator) -> 
     let taken = Taken::now(coordinator, held.recipe(), &asked.name, &asked.reason);
     // First of all whoever asks is told: the store may take its time with the note.
     if !store.quiet {
-        let delay = coordinator.loss_delay();
+        let granted = lease.map(|lease| longest(lease, coordinator.characteristics().min_ttl));
         let told = match &held {
             Held::Queue(_) => "its worker is told when it renews the claim".to_owned(),
-            _ => format!("a holder with our settings is told within {delay:?}"),
+            _ => told(coordinator.loss_delay(), granted),
         };
         say(format_args!("broken: {shown}; {told}"));
     }
     history::note(coordinator, &taken.away_from(&who.member, who.token.value())).await;
     Ok(0)
+}
+
+/// When a holder learns of it, and until when one goes on that does not, where its settings are ours.
+fn told(delay: Duration, lease: Option<Duration>) -> String {
+    let until = match lease {
+        Some(lease) => format!("until {lease:?} after its last heartbeat"),
+        None => "until it ends, or runs again".to_owned(),
+    };
+    format!(
+        "with our settings a holder is told within {delay:?}, but one that hangs, or that the store does not reach, may go on {until}"
+    )
+}
+
+/// The longest lease that a store grants to who asks for this one.
+fn longest(asked: Duration, shortest: Option<Duration>) -> Duration {
+    // In whole seconds, as some stores count.
+    let seconds = asked.max(shortest.unwrap_or_default()).as_millis().div_ceil(1_000);
+    Duration::from_secs(u64::try_from(seconds).unwrap_or(u64::MAX))
 }
 
 /// The one that is meant where nobody says which.
@@ -206,4 +233,20 @@ fn is_confirmed(what: &str) -> Outcome<bool> {
     let mut answer = String::new();
     io::stdin().read_line(&mut answer).map_err(|error| Failure::system("cannot read", &error))?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One breaks just those that hang.
+    #[test]
+    fn whoever_breaks_is_told_how_long_a_holder_that_hangs_goes_on() {
+        let ms = Duration::from_millis;
+        let said = told(ms(50), Some(longest(ms(1_500), Some(ms(1_000)))));
+        assert!(said.contains("within 50ms") && said.contains("until 2s after"), "{said}");
+        assert_eq!(longest(ms(3_000), Some(ms(10_000))), ms(10_000));
+        assert_eq!(longest(ms(3_000), None), ms(3_000));
+        assert!(told(ms(50), None).contains("until it ends"));
+    }
 }

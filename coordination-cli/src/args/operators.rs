@@ -10,7 +10,8 @@ use super::{Broken, Rate};
 /// Take away what somebody holds, and give it to who waits; for operators
 ///
 /// The holder is told at once, or with its next heartbeat, and may go on until then. If it is `coordination run` or
-/// `coordination elect`, it stops its command. Whoever still waits is sent to the end of the queue. With `--recipe queue`
+/// `coordination elect`, it stops its command. A holder that is stopped or hangs, or that the store does not reach, is not told: it goes on until its
+/// lease ends, while the next one holds and runs its command already. End such a holder first where its host is in reach. Whoever still waits is sent to the end of the queue. With `--recipe queue`
 /// the items of a claim can be claimed again at once; `coordination work` stops its command when it next renews the claim.
 #[derive(Args, Debug)]
 pub(crate) struct Break {
