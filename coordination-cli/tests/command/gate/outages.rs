@@ -76,13 +76,12 @@ fn a_command_that_ended_in_time_keeps_its_code_though_its_wrapper_stood_still() 
             assert!(wait_until(LONG, || !is_alive(&id)));
             if is_in_time {
                 overdue();
+            } else {
+                kill_process(watch, Signal::CONT).expect("it stands still");
             }
             run.signal(Signal::CONT);
             assert_eq!(run.code(), Some(code), "{}", log());
             assert!(!log().contains("stopping"), "it had ended: {}", log());
-            if !is_in_time {
-                kill_process(watch, Signal::CONT).expect("it stands still");
-            }
         }
     });
 }
