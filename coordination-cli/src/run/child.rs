@@ -90,7 +90,7 @@ struct Running<'a> {
     next_look: Instant,
     looked_after: Duration,
     was_stopped: bool,
-    /// We came to see the command's end when the lock was over, as we stood still before; the watch has seen that it was in time.
+    /// The watch has seen that the command ended in time, whenever we came to see it: we may have stood still.
     had_ended_in_time: bool,
     /// A signal that ends others was passed on.
     was_told_to_end: bool,
@@ -120,8 +120,8 @@ impl Running<'_> {
             tokio::select! {
                 biased;
                 status = self.process.wait() => {
-                    let is_over = self.hold.as_ref().is_some_and(|hold| !hold.is_held());
-                    self.had_ended_in_time = is_over && self.watch.has_seen_end();
+                    // Also where the lock still counts as held, as it may be over in a moment, when our own timers have caught up.
+                    self.had_ended_in_time = self.hold.is_some() && self.watch.has_seen_end();
                     self.take_terminal_back(status.as_ref().ok().and_then(ExitStatusExt::signal));
                     // Whatever is known of the command: what it has started ends before the lock is free.
                     self.end_family(signals, &status).await;
