@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use coordination_tests::harness::{Etcd, Redis, Server, rerun_if_starved, wait_until};
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::ends::watch_of;
 use crate::{LONG, Store, Wrapper, is_alive, output, stderr, written};
@@ -66,6 +66,8 @@ fn a_command_that_ended_in_time_keeps_its_code_though_its_wrapper_stood_still() 
             let (mut run, log) = logged(&store, &format!("log-{code}"), &words);
             let id = written(&started);
             let watch = watch_of(&run).expect("it runs");
+            // The command begins before the watch is told of it.
+            assert!(wait_until(LONG, || has_pidfd(watch)), "the watch waits for its end");
             run.signal(Signal::STOP);
             if !is_in_time {
                 // Nobody ends the command, and nobody sees when it ends.
@@ -84,6 +86,16 @@ fn a_command_that_ended_in_time_keeps_its_code_though_its_wrapper_stood_still() 
             assert!(!log().contains("stopping"), "it had ended: {}", log());
         }
     });
+}
+
+/// Whether this process has a file open that tells of another one's end.
+fn has_pidfd(process: Pid) -> bool {
+    let files = std::fs::read_dir(format!("/proc/{}/fd", process.as_raw_nonzero()));
+    let mut files = files.into_iter().flatten().flatten();
+    files.any(|file| {
+        let target = std::fs::read_link(file.path()).unwrap_or_default();
+        target.to_string_lossy().contains("pidfd")
+    })
 }
 
 #[test]
