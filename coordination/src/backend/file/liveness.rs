@@ -127,6 +127,15 @@ impl OpenSessions {
         removed
     }
 
+    /// Unlocks the files of all sessions of ours and leaves them where they are, as the kernel does when a process dies.
+    #[cfg(test)]
+    pub(super) fn die(&self) {
+        for own in self.own().values() {
+            unlock(&own.session);
+            unlock(&own.member);
+        }
+    }
+
     /// The member id `member` for an entry of this session, in escaped form; `None`: the session is not open.
     pub(super) fn escaped(&self, id: SessionId, member: &Arc<str>) -> Option<Arc<str>> {
         let own = self.own();

@@ -70,7 +70,7 @@ mod tests {
 
     use super::super::header::{self, HEADER};
     use super::super::log::Record;
-    use super::super::tests::{file, key, leave, new_entry, open, store, store_if};
+    use super::super::tests::{die, file, key, leave, new_entry, open, store, store_if};
     use super::*;
     use crate::backend::{Mode, NewEntry, Write};
     use crate::env::unix_micros;
@@ -113,7 +113,7 @@ mod tests {
         let written = store.with_queue(&key("valued"), |queue| store.write(queue, &write));
         assert!(written.expect("nobody has it").expect("the disk works").is_some());
         enter(&dying, &new_entry(open(&dying), &key("dead")));
-        drop(dying);
+        die(dying);
         for name in ["test.damaged", "test.foreign"] {
             let text = if name == "test.damaged" { "x".repeat(1024) } else { "note".into() };
             fs::write(directory.path().join("test/queues").join(name), text).expect("it is ours");

@@ -54,6 +54,12 @@ pub(super) fn store_if(directory: &Path, durable: bool) -> Store {
     Store::open(&config, "test").expect("the directory is ours")
 }
 
+/// Ends the sessions of this store as the death of their process ends them. Closing their files would not be enough: if another
+/// test forks a child process at this moment, the child has copies of the descriptors until it runs its program.
+pub(super) fn die(store: Store) {
+    store.sessions.die();
+}
+
 pub(super) fn open(store: &Store) -> SessionId {
     let id = SessionId::random();
     let member = id.to_string().into();
@@ -192,7 +198,7 @@ fn if_empty_counts_the_living() {
     let write = Write { if_empty: true, ..Write::new(&queue, None, Some("one".into())) };
     assert_eq!(set(&store, &write), None);
     let before = read(&store, &queue);
-    drop(other);
+    die(other);
     assert_ne!(done(|| store.revision(&queue)), before.revision, "a session died");
     assert!(set(&store, &write).is_some());
     assert_eq!(read(&store, &queue).entries, []);
@@ -268,7 +274,7 @@ fn names_are_those_of_queues_with_a_value_or_an_entry() {
     let (other, queue) = (super::tests::store(directory.path()), key("removed"));
     enter(&other, &new_entry(open(&other), &queue));
     assert!(done(|| store.has_entry(&queue)) && !done(|| store.has_entry(&key("a"))));
-    drop(other);
+    die(other);
     assert!(!done(|| store.has_entry(&queue)), "its session is over");
 }
 
@@ -606,7 +612,7 @@ async fn a_change_is_told_be_it_of_the_value_or_a_death() {
     let before = revision().await;
     let (told_of_death, ()) = tokio::join!(told(before), async {
         tokio::time::sleep(Duration::from_millis(50)).await;
-        drop(other);
+        die(other);
     });
     told_of_death.expect("in time").expect("the disk works");
     assert_ne!(revision().await, before);
@@ -709,7 +715,7 @@ async fn while_another_session_ends_a_release_is_told_at_once() {
         let gone = backend.gone(&entry.entry_ref, seq, Mode::Exclusive, LONG);
         let (gone, left) = tokio::join!(tokio::time::timeout(SOON, gone), async {
             tokio::time::sleep(Duration::from_millis(100)).await;
-            drop(ending);
+            die(ending);
             tokio::time::sleep(Duration::from_millis(42)).await;
             let left = Instant::now();
             done(|| other.leave(&entry.entry_ref, Some(seq)));
