@@ -399,7 +399,7 @@ impl Group {
                 let error = self.queue.error(ErrorKind::Unavailable, "leave", message);
                 return Err(error.with_effect(Effect::Unknown));
             }
-            self.queue.sleep_until(Instant::now() + delays.next_delay()).await?;
+            self.queue.sleep_until("leave", Instant::now() + delays.next_delay()).await?;
         }
         Ok(())
     }

@@ -497,7 +497,7 @@ impl Limiter {
                 // Later than the clock can show, so never.
                 return std::future::pending().await;
             };
-            if self.queue.sleep_until(next).await.is_err() {
+            if self.queue.sleep_until("acquire", next).await.is_err() {
                 // The session's runtime has ended, and the caller did not give up: the acquire ends as well, and tells of that.
                 return std::future::pending().await;
             }

@@ -313,7 +313,8 @@ impl RateLimiter {
         let look = self.look(permits, timeout).await?;
         match look.slot {
             Ok(slot) => {
-                let waited = self.queue.sleep_until(look.at.1 + look.wait(slot - look.now)).await;
+                let waited =
+                    self.queue.sleep_until("acquire", look.at.1 + look.wait(slot - look.now)).await;
                 // They are used up, whoever waits for their slot.
                 waited.map_err(|error| error.with_effect(Effect::Applied))?;
                 Ok(self.permit(slot, &look))

@@ -554,7 +554,9 @@ impl<T: DeserializeOwned> ValueWatch<T> {
                         if !std::mem::replace(&mut self.told.has_told_corrupt, true) {
                             return Err(error);
                         }
-                        self.queue.sleep_until(Instant::now() + delays.next_delay()).await?;
+                        self.queue
+                            .sleep_until("watch", Instant::now() + delays.next_delay())
+                            .await?;
                     }
                     Err(error)
                         if matches!(error.kind(), ErrorKind::Closed | ErrorKind::Unsupported) =>
@@ -562,7 +564,11 @@ impl<T: DeserializeOwned> ValueWatch<T> {
                         return Err(error);
                     }
                     // The store does not answer, so it is asked again. Nothing is forgotten meanwhile if the future is dropped.
-                    Err(_) => self.queue.sleep_until(Instant::now() + delays.next_delay()).await?,
+                    Err(_) => {
+                        self.queue
+                            .sleep_until("watch", Instant::now() + delays.next_delay())
+                            .await?
+                    }
                 }
                 continue;
             }

@@ -295,11 +295,11 @@ impl Queue {
     /// # Errors
     ///
     /// [`ErrorKind::Closed`]: the session's runtime ended before.
-    pub(crate) async fn sleep_until(&self, moment: Instant) -> Result<()> {
+    pub(crate) async fn sleep_until(&self, operation: &'static str, moment: Instant) -> Result<()> {
         let sleeping = self.session.spawn(async move { tokio::time::sleep_until(moment).await });
         let mut timer = Timer(sleeping, Process::this());
         let ended = (&mut timer.0).await;
-        self.named(ended.map_err(|_| self.session.ended("wait")))
+        self.named(ended.map_err(|_| self.session.ended(operation)))
     }
 
     /// Resolves when this much time has passed; never, if there is no limit, or if the session's runtime ends before: then what the caller
@@ -308,7 +308,7 @@ impl Queue {
         let Some(end) = limit.and_then(|limit| Instant::now().checked_add(limit)) else {
             return pending().await;
         };
-        if self.sleep_until(end).await.is_err() {
+        if self.sleep_until("wait", end).await.is_err() {
             pending().await
         }
     }

@@ -93,7 +93,7 @@ impl Lock {
                 Written::Unknown => *in_doubt = true,
                 Written::No => {}
             }
-            asked.sleep_until(Instant::now() + delays.next_delay()).await?;
+            asked.sleep_until(ASK, Instant::now() + delays.next_delay()).await?;
         }
     }
 }

@@ -83,7 +83,7 @@ impl WorkQueue {
                         failed = Some(error);
                         // Tries again without waiting for a change: items may have been ready all the time.
                         let next = Instant::now() + pauses.next_delay();
-                        self.engine.queue.sleep_until(next).await?;
+                        self.engine.queue.sleep_until("claim", next).await?;
                         continue;
                     }
                     Err(error) => return Err(error),
