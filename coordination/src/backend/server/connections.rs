@@ -77,7 +77,8 @@ pub(crate) trait Link: Sized + Send + Sync + 'static {
     fn access(&self) -> &Access;
 
     /// How long making a connection may take if a call may take `patience`. Does not apply to the first connection of the process.
-    /// `is_urgent`: callers and heartbeats wait for all of this time before another server is tried, see [`Turn::is_urgent`].
+    /// `is_urgent`: callers and heartbeats wait for all of this time before another server is tried, see [`Turn::is_urgent`]. Then it
+    /// may take longer than this if the last connection did.
     fn longest(&self, patience: Duration, is_urgent: bool) -> Duration;
 
     /// Connects to the server that `turn` names, at the address in `turn` if it has one, and waits for the server's first answer.
@@ -113,6 +114,8 @@ struct State<L: Link> {
     refusals: Refusals,
     /// Limits the time for the first connection of the process; `None` as soon as there has been a connection.
     first: Option<First>,
+    /// How long it took to make the last connection; zero until there has been one.
+    took: Duration,
 }
 
 /// What a caller needs in order to send a call: a slot among the calls that may be in flight at the same time, and the connection.
@@ -150,6 +153,7 @@ impl<L: Link> Connections<L> {
                 making: None,
                 refusals: Refusals::default(),
                 first: Some(First::default()),
+                took: Duration::ZERO,
             }),
         }
     }
@@ -274,11 +278,15 @@ impl<L: Link> Connections<L> {
         if let Some(failure) = self.state().refusals.of(place) {
             return Err(failure);
         }
+        let begun = tokio::time::Instant::now();
         let connected = match timeout(limit, caught("connect", connecting)).await {
             Ok(Ok(connected)) => connected,
             Ok(Err(panicked)) => Err(Failure::broken(panicked.with_effect(Effect::None))),
             Err(_) => Err(late(limit)),
         };
+        if connected.is_ok() {
+            self.state().took = begun.elapsed();
+        }
         if let Err(failure) = &connected
             && failure.is_refusal()
             && self.has_connected()
@@ -316,9 +324,17 @@ impl<L: Link> Connections<L> {
 
     /// How long looking up a name, or connecting, may take. Until the process has had a connection, `of_first` determines the time;
     /// later, the time is [`Link::longest`].
+    ///
+    /// If the last connection took long to make, because the server is far away for instance, the next one has twice that time, though
+    /// it is urgent. Otherwise no try would be long enough as long as the session may be saved, and each loss of a connection would
+    /// cost the session (`R1`).
     fn limit(&self, is_urgent: bool, of_first: impl FnOnce(&mut First) -> Duration) -> Duration {
-        let first = self.state().first.as_mut().map(of_first);
-        first.unwrap_or_else(|| self.link.longest(self.patience, is_urgent))
+        let mut state = self.state();
+        if let Some(first) = &mut state.first {
+            return of_first(first);
+        }
+        let longest = |is_urgent| self.link.longest(self.patience, is_urgent);
+        longest(false).min(longest(is_urgent).max(2 * state.took))
     }
 
     /// Waits for a slot among the calls in flight, and for a connection. The call has not been sent yet when this returns.

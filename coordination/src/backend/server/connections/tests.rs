@@ -296,6 +296,18 @@ async fn a_slow_server_without_another_has_its_time() -> Result<()> {
     Ok(())
 }
 
+/// The server that may be written to is far away, so that it always takes that long to let us in. The session can be saved only there.
+#[tokio::test(start_paused = true)]
+async fn r1_a_slow_server_has_its_time_beside_another_one() -> Result<()> {
+    let connections = connections(&[|_| Ok(SLOW), |_| Err(failed(ErrorKind::Refused))])?;
+    for _ in 0..3 {
+        let (connection, epoch) = connections.reach_for("enter").await?;
+        assert_eq!(connection, SLOW);
+        connections.rotation.leave(epoch);
+    }
+    Ok(())
+}
+
 /// The server in use is gone, and the next one does not answer at all. The session may still be saved at the third one.
 #[tokio::test(start_paused = true)]
 async fn r1_a_silent_server_keeps_nobody_for_long_from_the_next_one() -> Result<()> {
