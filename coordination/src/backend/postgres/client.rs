@@ -5,7 +5,6 @@
 //! connection is given up too, and nothing more is sent on it (C3). The server may carry out that statement later. But if a call of
 //! the same session has come on a newer connection by then, the server rejects the statement.
 
-use std::fmt::Write as _;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -87,6 +86,26 @@ impl Postgres {
             Some(path) => channel_of(&format!("{}.{path}", self.schema.name())),
             None => self.channel.clone(),
         }
+    }
+
+    /// The statements that subscribe to these channels (LISTEN), or unsubscribe from them (UNLISTEN): that for this client's own
+    /// channel, if it is among them, and those for queues' channels in one text. They are apart because the client crate writes such
+    /// a text into its log (`log`, level debug), where the name of this client's own channel does not belong.
+    pub(super) fn statements(
+        &self,
+        command: &str,
+        channels: &[String],
+    ) -> (Option<String>, String) {
+        let (mut own, mut queues) = (None, String::new());
+        for channel in channels {
+            // The names need no escaping, because they have only letters, digits and a colon.
+            let statement = format!("{command} \"{}\";", self.name_of(channel));
+            match channel.starts_with(QUEUES) {
+                true => queues.push_str(&statement),
+                false => own = Some(statement),
+            }
+        }
+        (own, queues)
     }
 
     /// Passes a notification on to the hub. If it did not come on this client's own channel, it came on a queue's channel. The
@@ -224,16 +243,24 @@ impl Connection {
             return Ok(());
         }
         let Some(connections) = self.connections.upgrade() else { return Ok(()) };
-        let mut text = String::new();
-        for channel in channels {
-            // The result is ignored, because writing to a string does not fail. The names need no escaping, because they have only
-            // letters, digits and a colon.
-            let _ = write!(text, "{command} \"{}\";", connections.link.dialect.name_of(channel));
-        }
+        let (own, queues) = connections.link.dialect.statements(command, channels);
+        let for_own = async {
+            match &own {
+                Some(own) => self.client.execute_typed(own, &[]).await.map(drop),
+                None => Ok(()),
+            }
+        };
+        let for_queues = async {
+            match queues.is_empty() {
+                false => self.client.batch_execute(&queues).await,
+                true => Ok(()),
+            }
+        };
         let sent = self.sent();
-        let done = self.client.batch_execute(&text).await;
+        // Both are sent at once, and take one round trip.
+        let (own_done, queues_done) = tokio::join!(biased; for_own, for_queues);
         sent.answered();
-        done.map_err(|error| failure(operation, &error))
+        own_done.and(queues_done).map_err(|error| failure(operation, &error))
     }
 
     fn sent(&self) -> Sent<'_, Postgres> {

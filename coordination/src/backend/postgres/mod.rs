@@ -303,6 +303,16 @@ mod tests {
     }
 
     #[test]
+    fn the_name_of_the_own_channel_is_in_no_text_that_is_logged() {
+        let postgres = Postgres::new("d".to_owned(), config::Schema::of_tests("coordination"));
+        let (_following, _) = postgres.hub.follow("a/lock/x", 1);
+        let (own, logged) = postgres.statements("LISTEN", &postgres.hub.channels());
+        assert_eq!(own, Some(format!("LISTEN \"{}\";", postgres.channel)));
+        assert!(logged.starts_with("LISTEN \"coordination:"), "{logged}");
+        assert!(!logged.contains(&postgres.channel), "{logged}");
+    }
+
+    #[test]
     fn behind_a_pooler_a_client_tells_itself_of_its_changes() {
         let postgres = Postgres::new("d".to_owned(), config::Schema::of_tests("coordination"));
         let wait = |mode| Wait { queue: "a/lock/x".to_owned(), seq: 6, mode };
