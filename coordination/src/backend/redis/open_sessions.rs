@@ -143,7 +143,10 @@ impl OpenSessions {
                 break;
             }
             // The entries are listed anew for each call: by now there may be others, entered under an earlier record than this one.
+            // For the same reason the script is told the record. If the server has another one by the time of the call, the list may
+            // lack entries that were entered before that began, and the script removes nothing.
             let call = Call::new("renew", Script::Settle).of(session);
+            let call = call.with(record.clone().unwrap_or_default());
             let call = known().iter().fold(call, |call, entry| call.with(entry.as_str()));
             if self.connections.run_urgently(&call).await?.status != "more" {
                 *self.settled() = record;

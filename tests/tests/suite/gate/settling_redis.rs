@@ -54,9 +54,15 @@ fn r3_what_a_client_does_not_know_of_is_removed_in_short_calls() {
             let record = redis.ask(&["HGET", RECORD, "server"]).text().expect("there is a record");
             let generation = redis.ask(&["HGET", &key, "generation"]).text();
             let generation = generation.unwrap_or_else(|| "0".to_owned());
-            let settle = ["EVAL", SETTLE, "1", RECORD, &record, "0 0", &session, &generation];
+            let settle = |listed: &str| {
+                let call =
+                    ["EVAL", SETTLE, "1", RECORD, &record, "0 0", &session, &generation, listed];
+                redis.ask(&call).text()
+            };
+            assert_eq!(settle("an earlier record").as_deref(), Some("more"));
+            assert_eq!(left(), LEFT.to_string(), "the list may lack entries of the client");
             for (said, rest) in [("more", "700"), ("more", "400"), ("more", "100"), ("ok", "0")] {
-                assert_eq!(redis.ask(&settle).text().as_deref(), Some(said));
+                assert_eq!(settle(&record).as_deref(), Some(said));
                 assert_eq!(left(), rest);
             }
 
