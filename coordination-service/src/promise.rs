@@ -16,7 +16,7 @@ use coordination::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::text::{OWN, millis};
+use crate::text::{OWN, millis, millis_up};
 
 /// The most first sights that are remembered.
 const SIGHTS: usize = 10_000;
@@ -34,7 +34,7 @@ pub(crate) struct Promised {
 impl Promised {
     /// Whether it is of the grant of this fence, for so long.
     pub(crate) fn is_of(&self, fence: u64, lease: Duration) -> bool {
-        (self.fence, self.lease_ms) == (fence, millis(lease))
+        (self.fence, self.lease_ms) == (fence, millis_up(lease))
     }
 }
 
@@ -216,7 +216,8 @@ impl Promise {
 
     fn promised(&self, lease: Duration) -> Promised {
         let instance = self.handle.split('.').next().unwrap_or_default().to_owned();
-        let (lease_ms, handle) = (millis(lease), self.handle.clone());
+        // Leases of rdlm's API may have parts of a millisecond, on which their clients rely, too.
+        let (lease_ms, handle) = (millis_up(lease), self.handle.clone());
         Promised { fence: self.fence, lease_ms, instance, handle }
     }
 
@@ -229,11 +230,11 @@ impl Promise {
                 None => self.stored().await?,
             };
             let Some((version, promised)) = known else { return Ok(false) };
-            if promised.lease_ms >= millis(lease) {
+            if promised.lease_ms >= millis_up(lease) {
                 *written = Written::There(version, promised);
                 return Ok(true);
             }
-            let longer = Promised { lease_ms: millis(lease), ..promised };
+            let longer = Promised { lease_ms: millis_up(lease), ..promised };
             let version = self.value.compare_and_set(Some(version), &longer).await?;
             // Of another version: perhaps by a write of ours whose answer was lost.
             if let Some(version) = version {
@@ -337,9 +338,10 @@ mod tests {
         again(60_000).await;
         assert!(promise.extend(Duration::from_secs(50)).await.expect("memory answers"));
         again(60_000).await;
-        assert!(promise.extend(Duration::from_secs(70)).await.expect("memory answers"));
+        assert!(promise.extend(Duration::from_micros(69_999_001)).await.expect("memory answers"));
         let found = value.read().await.expect("memory answers").expect("it is there");
-        assert_eq!(found.value.lease_ms, 70_000);
+        assert_eq!(found.value.lease_ms, 70_000, "rounded up");
+        assert_eq!(promise.promised(Duration::from_micros(1)).lease_ms, 1, "rounded up");
         again(80_000).await;
         promise.delete().await.expect("memory answers");
         assert!(value.read().await.expect("memory answers").is_none());

@@ -62,6 +62,11 @@ pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// A duration in whole milliseconds, rounded up.
+pub(crate) fn millis_up(duration: Duration) -> u64 {
+    millis(duration.saturating_add(Duration::from_nanos(999_999)))
+}
+
 /// The parts of a time of day in UTC: year, month, day, hour, minute, second, microsecond.
 fn parts(time: SystemTime) -> [u64; 7] {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -21,7 +21,7 @@ use crate::problem::{Code, Problem};
 use crate::rates::{Limit, Rate};
 use crate::reply::{json, principal, rest};
 use crate::service::{Phase, Shared};
-use crate::text::{self, LONGEST_WAIT, millis};
+use crate::text::{self, LONGEST_WAIT, millis, millis_up};
 use crate::waited::waiting;
 
 const PATH: &str = "/v1/rates/";
@@ -97,11 +97,6 @@ fn limited(wait: Duration) -> Problem {
     let why = "the permits are not to be had in the time given; nothing was taken";
     // Whoever waits for so long is not too early.
     Problem::new(Code::RateLimited, why).retry_after(Duration::from_millis(millis_up(wait)))
-}
-
-/// In whole milliseconds, rounded up.
-fn millis_up(duration: Duration) -> u64 {
-    millis(duration.saturating_add(Duration::from_nanos(999_999)))
 }
 
 async fn at_once(limiter: &RateLimiter, permits: u32) -> Result<RatePermit, Problem> {
