@@ -90,7 +90,8 @@ struct Running<'a> {
     next_look: Instant,
     looked_after: Duration,
     was_stopped: bool,
-    /// The watch has seen that the command ended in time, whenever we came to see it: we may have stood still.
+    /// The watch has seen that the command ended in time, and nothing of it was left, whenever we came to see it: we may have stood
+    /// still.
     had_ended_in_time: bool,
     /// A signal that ends others was passed on.
     was_told_to_end: bool,
@@ -120,11 +121,13 @@ impl Running<'_> {
             tokio::select! {
                 biased;
                 status = self.process.wait() => {
-                    // Also where the lock still counts as held, as it may be over in a moment, when our own timers have caught up.
-                    self.had_ended_in_time = self.hold.is_some() && self.watch.has_seen_end();
                     self.take_terminal_back(status.as_ref().ok().and_then(ExitStatusExt::signal));
                     // Whatever is known of the command: what it has started ends before the lock is free.
-                    self.end_family(signals, &status).await;
+                    let was_alone = self.end_family(signals, &status).await;
+                    // Also where the lock still counts as held, as it may be over in a moment, when our own timers have caught up. But
+                    // what the command has left may have gone on until we came to see it.
+                    self.had_ended_in_time =
+                        was_alone && self.hold.is_some() && self.watch.has_seen_end();
                     self.watch.look_at(Word::Goodbye);
                     let status = status.map_err(|error| Failure::system("cannot wait for the command", &error))?;
                     return Ok(Ended::new(status, self.was_stopped));

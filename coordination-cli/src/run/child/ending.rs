@@ -28,22 +28,25 @@ const LONGEST_POLL: Duration = Duration::from_millis(20);
 const LOOK: Duration = Duration::from_millis(200);
 
 impl Running<'_> {
-    /// Waits for what the command has started, ends it, and waits for what does not end.
+    /// Waits for what the command has started, ends it, and waits for what does not end. Answers whether there was nothing of it.
     pub(super) async fn end_family(
         &mut self,
         signals: &mut Signals,
         status: &io::Result<ExitStatus>,
-    ) {
+    ) -> bool {
         let linger = if self.is_over() || status.is_err() { Duration::ZERO } else { LINGER };
         let (start, mut told, mut poll) = (Instant::now(), Vec::<Process>::new(), POLL);
+        let mut was_alone = true;
         loop {
             let left = self.left(status.is_ok());
             if left.is_empty() {
                 break;
             }
+            was_alone = false;
             let spent = start.elapsed().saturating_sub(linger);
             if spent >= self.grace + KILLED {
-                return self.keep(&left, signals, status).await;
+                self.keep(&left, signals, status).await;
+                return false;
             }
             let is_held = self.hold.as_ref().is_none_or(|hold| hold.is_held());
             if self.was_stopped || !is_held || spent >= self.grace {
@@ -70,6 +73,7 @@ impl Running<'_> {
         if !told.is_empty() && !self.is_over() && !self.quiet {
             say(format_args!("ended what the command had left running: {}", named(&told)));
         }
+        was_alone
     }
 
     /// Somebody has ended the command; that the rest ends too is no news.

@@ -88,6 +88,39 @@ fn a_command_that_ended_in_time_keeps_its_code_though_its_wrapper_stood_still() 
     });
 }
 
+/// The command has ended in time, and what it has left goes on until the deadline is over, as nobody ends it who stands still.
+#[test]
+fn a_command_that_has_left_something_beyond_the_deadline_does_not_keep_its_code() {
+    rerun_if_starved(|| {
+        let server = Redis::one();
+        let at = server.node(0).address();
+        let store = Store::at(format!("redis://{at}?quarantine=0&ttl=3s"));
+        let [started, left, end] = ["started", "left", "end"].map(|name| store.path(name));
+        let text = format!(
+            "#!/bin/sh\nsleep 60 &\necho $! > {}\necho $$ > {}\nuntil [ -e {} ]; do sleep 0.01; done\nexit 5\n",
+            left.display(),
+            started.display(),
+            end.display()
+        );
+        let command = store.script("command", &text);
+        let (mut run, log) = logged(&store, "log", &format!("run --lock x -- {command}"));
+        let (id, left) = (written(&started), written(&left));
+        let watch = watch_of(&run).expect("it runs");
+        assert!(wait_until(LONG, || has_pidfd(watch)), "the watch waits for its end");
+        run.signal(Signal::STOP);
+        std::fs::write(&end, "").expect("the directory is there");
+        assert!(wait_until(LONG, || !is_alive(&id) && !has_pidfd(watch)), "the watch has seen it");
+        kill_process(watch, Signal::STOP).expect("it runs");
+        std::thread::sleep(Duration::from_secs(4));
+        assert!(is_alive(&left), "nobody has ended it");
+        run.signal(Signal::CONT);
+        assert_eq!(run.code(), Some(70), "{}", log());
+        assert!(!is_alive(&left));
+        // The kernel may have let it go on by now.
+        let _ = kill_process(watch, Signal::CONT);
+    });
+}
+
 /// Whether this process has a file open that tells of another one's end.
 fn has_pidfd(process: Pid) -> bool {
     let files = std::fs::read_dir(format!("/proc/{}/fd", process.as_raw_nonzero()));
