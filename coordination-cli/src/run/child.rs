@@ -121,6 +121,7 @@ impl Running<'_> {
             tokio::select! {
                 biased;
                 status = self.process.wait() => {
+                    self.note_kill();
                     self.take_terminal_back(status.as_ref().ok().and_then(ExitStatusExt::signal));
                     // Whatever is known of the command: what it has started ends before the lock is free.
                     let was_alone = self.end_family(signals, &status).await;
@@ -161,6 +162,17 @@ impl Running<'_> {
                 }
                 () = at(next_look), if !self.was_stopped => self.look_at_deadline(),
             }
+        }
+    }
+
+    /// If the watch was before us, the command has not ended by itself: it was stopped, though we may hold the lock for a moment yet.
+    fn note_kill(&mut self) {
+        if self.was_stopped || !self.watch.has_killed() {
+            return;
+        }
+        self.was_stopped = true;
+        if !self.quiet {
+            say(format_args!("about to lose {}; the watch has stopped the command", self.shown()));
         }
     }
 

@@ -116,6 +116,11 @@ impl Watch {
         self.newest.has_end()
     }
 
+    /// Whether the watch has ended the command at its deadline, before we could.
+    pub(super) fn has_killed(&self) -> bool {
+        self.newest.has_kill()
+    }
+
     /// Names those that descend from the command and have left it: once we are dead, nothing might tell them from strangers.
     pub(super) fn know(&mut self, left: &[Process]) {
         self.left.retain(|(known, _)| left.iter().any(|process| process.is_same(known)));

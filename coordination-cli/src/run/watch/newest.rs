@@ -3,8 +3,8 @@
 //! While the watch stands still its socket fills with deadlines, and there is no room then for the newest. When the watch goes on,
 //! what it reads there is old, and it would kill a command whose lock is good. So it looks here first.
 //!
-//! In the same memory the watch notes that the command has ended before its deadline: a wrapper that stood still meanwhile cannot
-//! know that by itself.
+//! In the same memory the watch notes how the command's end came: before its deadline, or by the watch, at the deadline. A wrapper that
+//! stood still meanwhile cannot know that by itself.
 
 use std::fs::File;
 use std::io;
@@ -18,8 +18,10 @@ use super::words::Word;
 
 /// How often it is read while it is being written.
 const TRIES: usize = 1_000;
-/// Where the command's end is noted, behind the word, which is there twice.
+/// Where it is noted how the command's end came, behind the word, which is there twice.
 const END: u64 = 16;
+const IN_TIME: u8 = 1;
+const BY_WATCH: u8 = 2;
 
 /// The last of some words, whichever the socket had room for. `None`: this kernel has no such memory.
 pub(super) struct Newest(Option<File>);
@@ -66,17 +68,35 @@ impl Newest {
 
     /// The command has ended before its deadline.
     pub(super) fn note_end(&self) {
-        // Where there is no word yet, the gap before the note would read as one. If it fails, nobody knows that it was in time.
+        self.note(IN_TIME);
+    }
+
+    /// The command lives at its deadline, and is about to be ended.
+    pub(super) fn note_kill(&self) {
+        self.note(BY_WATCH);
+    }
+
+    fn note(&self, how: u8) {
+        // Where there is no word yet, the gap before the note would read as one. If it fails, nobody knows how the end came.
         if self.get().is_some() {
-            let _ = self.0.as_ref().map(|file| file.write_all_at(&[1], END));
+            let _ = self.0.as_ref().map(|file| file.write_all_at(&[how], END));
         }
     }
 
     /// Whether the command is known to have ended before its deadline.
     pub(super) fn has_end(&self) -> bool {
+        self.has_note(IN_TIME)
+    }
+
+    /// Whether the watch has ended the command at its deadline.
+    pub(super) fn has_kill(&self) -> bool {
+        self.has_note(BY_WATCH)
+    }
+
+    fn has_note(&self, how: u8) -> bool {
         let mut noted = [0];
         let read = self.0.as_ref().map(|file| file.read_exact_at(&mut noted, END));
-        matches!(read, Some(Ok(()))) && noted == [1]
+        matches!(read, Some(Ok(()))) && noted == [how]
     }
 }
 
@@ -101,6 +121,9 @@ mod tests {
         theirs.note_end();
         none.note_end();
         assert_eq!((ours.has_end(), none.has_end()), (true, false));
+        assert!(!ours.has_kill());
+        theirs.note_kill();
+        assert_eq!((ours.has_end(), ours.has_kill()), (false, true));
         assert_eq!(ours.get(), Some(Word::Goodbye), "the word is left as it was");
     }
 }

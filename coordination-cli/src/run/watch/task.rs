@@ -73,7 +73,7 @@ impl Task {
 ///
 /// By a timer on the clock since boot: that of `poll` stands still while the machine is suspended.
 ///
-/// If the command ends meanwhile, and in time, that is noted for the wrapper.
+/// If the command ends meanwhile, and in time, that is noted for the wrapper; and if it lives when it is to end, so is that.
 pub(super) fn wait(words: impl AsFd, newest: &Newest, kept: &mut Vec<OwnedFd>) -> io::Result<Task> {
     let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC)?;
     let (mut task, mut command) = (Task::default(), None::<OwnedFd>);
@@ -99,7 +99,13 @@ pub(super) fn wait(words: impl AsFd, newest: &Newest, kept: &mut Vec<OwnedFd>) -
             true => receive(&words, kept)?,
             false if timer_ready => match newest.get() {
                 Some(word) if task.deadline != deadline_in(word) => Some(word),
-                _ => return Ok(Task { is_late: true, ..task }),
+                _ => {
+                    // First, so that the wrapper finds it when it sees the command dead. What had ended before is not ended by us.
+                    if command.is_some() {
+                        newest.note_kill();
+                    }
+                    return Ok(Task { is_late: true, ..task });
+                }
             },
             false => continue,
         };
@@ -256,6 +262,13 @@ mod tests {
         let task = wait(&theirs, &newest, &mut Vec::new()).expect("it can wait");
         assert!(task.is_late && !newest.has_end());
         child.wait().expect("ours");
+
+        // It lives at its deadline, and whoever watches is about to end it.
+        let (mut child, newest) = (start(), Newest::new());
+        let (_ours, theirs) = told(SHORT, &child, &newest);
+        let task = wait(&theirs, &newest, &mut Vec::new()).expect("it can wait");
+        assert!(task.is_late && newest.has_kill() && !newest.has_end());
+        child.kill().and_then(|()| child.wait()).expect("ours");
     }
 
     /// Words that are read late may be of numbers that others have by now.

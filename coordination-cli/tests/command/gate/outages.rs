@@ -121,6 +121,26 @@ fn a_command_that_has_left_something_beyond_the_deadline_does_not_keep_its_code(
     });
 }
 
+/// The watch acts a moment before the deadline. The wrapper goes on in that moment, and holds the lock yet.
+#[test]
+fn a_command_that_its_watch_has_ended_was_stopped() {
+    rerun_if_starved(|| {
+        let server = Redis::one();
+        let at = server.node(0).address();
+        let store = Store::at(format!("redis://{at}?quarantine=0&ttl=3s"));
+        let (mut run, id) = store.running("--quiet --lock x");
+        let watch = watch_of(&run).expect("it runs");
+        assert!(wait_until(LONG, || has_pidfd(watch)), "the watch knows the command");
+        run.signal(Signal::STOP);
+        let begun = Instant::now();
+        while is_alive(&id) && begun.elapsed() < LONG {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        run.signal(Signal::CONT);
+        assert_eq!(run.code(), Some(70));
+    });
+}
+
 /// Whether this process has a file open that tells of another one's end.
 fn has_pidfd(process: Pid) -> bool {
     let files = std::fs::read_dir(format!("/proc/{}/fd", process.as_raw_nonzero()));
