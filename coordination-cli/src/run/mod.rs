@@ -136,11 +136,17 @@ async fn prepare(
             wanted.follow(hold).await?;
         }
     }
-    if let Some(rate) = &run.rate
-        && let Some(busy) = waiting::wait_for_rate(rate, coordinator, budget, is_quiet).await?
-    {
-        not_run(hold).await;
-        return Ok(Ready::Busy(busy));
+    if let Some(rate) = &run.rate {
+        let waiting = waiting::wait_for_rate(rate, coordinator, budget, is_quiet);
+        // It may take an hour: who has lost the lock meanwhile has nothing to wait for.
+        let busy = match &hold {
+            Some(hold) => hold.protect(waiting).await??,
+            None => waiting.await?,
+        };
+        if let Some(busy) = busy {
+            not_run(hold).await;
+            return Ok(Ready::Busy(busy));
+        }
     }
     let claimed = match (job(run, coordinator)?, hold.as_ref().and_then(Hold::first)) {
         (Some(job), Some(grant)) => Some(job.try_claim_under(grant).await?),

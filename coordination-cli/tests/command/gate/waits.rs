@@ -106,6 +106,20 @@ fn whoever_gives_up_says_who_has_it_since_when_and_how_many_wait() {
     });
 }
 
+/// Its slot comes in an hour, and the lock is another's by now.
+#[test]
+fn a_wait_for_a_rate_ends_when_the_lock_is_lost() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        assert_eq!(store.run("--rate r:1/1h -- true").status.code(), Some(0));
+        let (mut waiter, log) = logged(&store, "run --lock x --rate r:1/1h -- true");
+        assert!(wait_until(LONG, || log().contains("waiting for rate \"r\"")), "{}", log());
+        let broken = output(&mut store.coordination(["break", "x", "--yes"]));
+        assert_eq!(broken.status.code(), Some(0), "{}", stderr(&broken));
+        assert_eq!(waiter.code(), Some(70), "{}", log());
+    });
+}
+
 #[test]
 fn a_wait_for_a_rate_is_told_too() {
     rerun_if_starved(|| {
