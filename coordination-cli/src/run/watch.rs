@@ -43,6 +43,8 @@ mod words;
 
 /// How long before the deadline the watch acts, if we could not.
 const LEAD: Duration = Duration::from_millis(10);
+/// How long after a loss that the store told of the watch acts, if we could not: a little longer than we leave to the command.
+const LOST: Duration = Duration::from_millis(80);
 /// How long a command is looked for that nobody has told of: it was being started when we were killed.
 const HUNT: Duration = Duration::from_secs(1);
 /// How often all processes are looked at after that, while what cannot be killed goes on.
@@ -98,10 +100,15 @@ impl Watch {
 
     /// Says until when the command may run, if that has changed by much.
     pub(super) fn update(&mut self, hold: Option<&Hold>) {
-        let deadline = hold.and_then(Hold::remaining).map(|left| {
-            let moment = since_boot() + left.saturating_sub(LEAD);
+        let in_time = |left: Duration| {
+            let moment = since_boot() + left;
             // In hundredths of a second, so that the same deadline is not told again and again.
             u64::try_from(moment.as_millis() / 10 * 10_000_000).unwrap_or(u64::MAX)
+        };
+        let deadline = hold.and_then(Hold::remaining).map(|left| match (left, self.deadline) {
+            // What is lost has no time left. If the store said so, the command has a moment to end, which we give it.
+            (Duration::ZERO, Some(Word::Deadline(known))) => known.min(in_time(LOST)),
+            _ => in_time(left.saturating_sub(LEAD)),
         });
         let word = deadline.map_or(Word::NoDeadline, Word::Deadline);
         if self.deadline != Some(word) {

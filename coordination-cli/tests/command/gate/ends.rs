@@ -271,6 +271,31 @@ fn a_lost_lock_is_70() {
     });
 }
 
+/// It has fifty milliseconds between the two signals, in which it can clean up.
+#[test]
+fn a_command_whose_lock_is_taken_away_is_asked_to_end_before_it_is_killed() {
+    everywhere(|store| {
+        let has_time = |nth: i32| {
+            let (lock, cleaned) = (format!("x-{nth}"), store.path(&format!("cleaned-{nth}")));
+            let started = store.path(&format!("started-{nth}"));
+            let text = format!(
+                "#!/bin/sh\ntrap 'sleep 0.02; echo > {}; exit 9' TERM\necho $$ > {}\nwhile :; do sleep 0.01; done\n",
+                cleaned.display(),
+                started.display()
+            );
+            let command = store.script(&format!("command-{nth}"), &text);
+            let mut wrapper = store.start(&format!("--quiet --lock {lock} -- {command}"));
+            written(&started);
+            let broken = output(&mut store.coordination(["break", &lock, "--yes"]));
+            assert_eq!(broken.status.code(), Some(0), "{}", stderr(&broken));
+            assert_eq!(wrapper.code(), Some(70));
+            cleaned.exists()
+        };
+        // One of some: on a machine that others use it may take longer.
+        assert!((0..10).any(has_time), "it was killed at once");
+    });
+}
+
 #[test]
 fn what_the_command_leaves_behind_ends_before_the_lock_is_free() {
     everywhere(|store| {
