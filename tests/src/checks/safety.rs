@@ -206,8 +206,8 @@ pub async fn s3_loss_before_grant(store: &TestStore) -> Result<()> {
     let next = waiting.await.expect("no panic")?;
     let granted = BootInstant::now();
     must_hold!(!guard.is_held());
-    must_hold!(!probe.is_held());
-    assert!(probe.last_held().await < granted);
+    // Not whether the probe has seen that by now: its thread may wait for a processor before it looks again.
+    must_hold!(probe.last_held().await < granted);
     assert!(next.is_held());
     must_hold!(next.token() > guard.token());
     Ok(())
