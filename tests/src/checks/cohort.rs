@@ -58,7 +58,7 @@ pub async fn lc1_turns_exclude_each_other_and_their_tokens_rise(store: &TestStor
             tasks.spawn(async move {
                 for round in 0..rounds {
                     let guard = cohort.acquire(Some(PATIENCE)).await?;
-                    must_hold!(guard.is_held());
+                    assert!(guard.is_held());
                     volume.write(guard.token()).await;
                     match (task + round) % 2 {
                         0 => guard.release().await?,
@@ -99,12 +99,13 @@ pub async fn lc1_a_lock_that_is_taken_away_ends_the_batch(store: &TestStore) -> 
     let broken = lock(&other).break_lock().await?.expect("it is held");
     assert_eq!(broken.token, hanging.token().number());
     let next = next.await?;
-    must_hold!(!hanging.is_held() && next.is_held());
+    must_hold!(!hanging.is_held());
+    assert!(next.is_held());
     must_hold!(next.token() > hanging.token(), "{next:?}");
     assert_eq!(hanging.lost().await, LossReason::EntryDeleted);
     let refused = hanging.release().await.expect_err("it was lost");
     assert_eq!(refused.loss_reason(), Some(LossReason::EntryDeleted));
-    must_hold!(next.is_held());
+    assert!(next.is_held());
     next.release().await
 }
 
@@ -190,9 +191,10 @@ pub async fn lc2_others_have_their_turn_between_batches(store: &TestStore) -> Re
     }
     let other = TurnToken::from(other.await.expect("no panic")?);
     let turns: Vec<_> = tokens.iter().map(|token| token.turn()).collect();
-    must_hold!(turns == [0, 1, 2, 0, 1, 2], "{turns:?}");
     must_hold!(tokens.is_sorted_by(|one, next| one < next), "{tokens:?}");
-    must_hold!(tokens[2] < other && other < tokens[3], "{other} among {tokens:?}");
+    // Whoever loses the session on a starved machine begins another batch, or queues again.
+    assert_eq!(turns, [0, 1, 2, 0, 1, 2]);
+    assert!(tokens[2] < other && other < tokens[3], "{other} among {tokens:?}");
     Ok(())
 }
 
@@ -232,13 +234,16 @@ pub async fn rr1_a_cohort_that_is_asked_lets_go_after_the_turn(store: &TestStore
     let asked: Vec<_> = asked.into_iter().map(|holder| holder.token).collect();
     assert_eq!(asked, [second.token().number()]);
     timeout(PATIENCE, second.release_requested()).await.expect("it is told")?;
-    must_hold!(second.is_held() && second.is_release_requested());
+    must_hold!(second.is_release_requested());
+    assert!(second.is_held());
     let token = second.token();
     second.release().await?;
     let third = third.await?;
     let between = TurnToken::from(between.await.expect("no panic")?);
-    must_hold!(token < between && between < third.token(), "{token}, {between}, {third:?}");
-    must_hold!(timeout(ANSWERED, third.release_requested()).await.is_err(), "it is not asked");
+    assert!(token < between && between < third.token(), "{token}, {between}, {third:?}");
+    let asked = timeout(ANSWERED, third.release_requested()).await;
+    must_hold!(!matches!(asked, Ok(Ok(_))), "it is not asked");
+    assert!(asked.is_err(), "it is held");
     third.release().await
 }
 
