@@ -330,8 +330,9 @@ mod tests {
             while process.environment().is_empty() && begun.elapsed() < 30 * HUNT {}
             child
         };
-        let (mut ours, mut another) = (start("1-23"), start("1-234"));
-        end(&mut orphaned("1-23"), Vec::new(), Duration::ZERO, Duration::from_millis(1));
+        // No other check has processes of this mark: whoever has it is killed.
+        let (mut ours, mut another) = (start("6-66"), start("6-666"));
+        end(&mut orphaned("6-66"), Vec::new(), Duration::ZERO, Duration::from_millis(1));
         let lives = another.try_wait().expect("ours").is_none();
         another.kill().expect("ours");
         assert!(lives, "a mark that begins alike");
