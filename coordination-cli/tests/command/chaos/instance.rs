@@ -22,7 +22,7 @@ pub(crate) struct Instance {
     store: Store,
     /// Its way to the store, if that has a server.
     pub(super) network: Option<Proxy>,
-    /// Where it listens, or did.
+    /// Where it listens; empty while it is gone.
     at: Mutex<String>,
     /// How often it was started: it may come back at the address where it was.
     starts: AtomicU32,
@@ -69,13 +69,19 @@ impl Instance {
 
     fn restart(&self) {
         let service = Service::begin(&self.store, WORDS);
-        lock(&self.at).clone_from(&service.native);
+        // Before anybody finds it: it knows of nothing that was granted by the one before.
         self.starts.fetch_add(1, Ordering::SeqCst);
+        lock(&self.at).clone_from(&service.native);
         *lock(&self.running) = Some(service);
     }
 
     pub(super) fn is_ready(&self) -> bool {
         self.ask("GET", "/readyz", "", LONG).is_ok_and(|answer| answer.status == 200)
+    }
+
+    /// Nobody is asked where it was: another instance may listen there by now.
+    fn is_gone(&self) {
+        lock(&self.at).clear();
     }
 
     /// Which of its starts was the last one.
@@ -118,6 +124,7 @@ impl Instance {
     pub(super) fn is_killed(&self, length: Duration) {
         self.away(|| {
             *lock(&self.running) = None;
+            self.is_gone();
             sleep(length);
             self.restart();
         });
@@ -129,6 +136,7 @@ impl Instance {
             let mut service = lock(&self.running).take().expect("it runs");
             service.terminate();
             assert_eq!(service.process.code(), Some(0), "{}", service.written());
+            self.is_gone();
             sleep(length);
             self.restart();
         });
