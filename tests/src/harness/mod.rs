@@ -59,7 +59,7 @@ pub use rerun::{Outcome, on_threads, rerun_alone, rerun_if_starved, rerun_on_thr
 pub use scheduler_lag::{SchedulerLag, SessionThreads, Withheld, waited, waited_between};
 pub use scratch::Scratch;
 pub use server::{Server, Setup};
-pub use violation::violated;
+pub use violation::{violated, violated_unless_starved};
 pub use wait::{eventually, eventually_async, wait_until};
 pub use wall_clock::WallClock;
 pub use worker::Worker;

@@ -27,7 +27,7 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 
 use super::scheduler_lag::{SchedulerLag, Withheld, processors};
-use super::violation::{Account, is_violation, keep_accounts};
+use super::violation::{Account, is_of_time, is_violation, keep_accounts};
 use super::{netns, once_more};
 
 /// How many attempts a check gets while the machine is starved. No other check runs at the same time.
@@ -281,9 +281,11 @@ struct Failure {
 
 impl Failure {
     fn new(fault: String, account: Option<&Account>, withheld: Withheld) -> Self {
+        let is_starved = withheld.is_starvation();
         let kind = match () {
+            () if is_starved && is_of_time(&fault) => Kind::Starved,
             () if is_violation(&fault, account) => Kind::Violation,
-            () if withheld.is_starvation() => Kind::Starved,
+            () if is_starved => Kind::Starved,
             () => Kind::Time,
         };
         let account = account.map_or_else(|| fault.clone(), |account| account.text.clone());
@@ -408,6 +410,15 @@ mod tests {
             assert_eq!(count, 1);
             assert!(outcome.expect_err("it is red").contains("two holders"));
         }
+    }
+
+    #[test]
+    fn a_violation_of_time_is_excused_on_a_starved_machine_only() {
+        let text = "violation: unless the machine was starved: both ran";
+        assert_eq!(runs(|run| run == 0, text, starved), (2, Ok(())));
+        assert_eq!(runs(|run| run == 0, text, calm).0, 1);
+        let another = format!("{text}; violation: two holders");
+        assert_eq!(runs(|run| run == 0, &another, starved).0, 1);
     }
 
     #[test]

@@ -18,6 +18,8 @@ use super::rerun::note;
 
 /// The message of a violation begins with this text.
 const MARK: &str = "violation: ";
+/// The message of a violation that a starved machine excuses goes on with this text.
+const OF_TIME: &str = "unless the machine was starved: ";
 /// If a panic has this text, a test has injected it into the library's code, so it is no violation.
 const ON_PURPOSE: &str = "on purpose";
 
@@ -35,6 +37,27 @@ macro_rules! must_hold {
             $crate::harness::violated(&format!($($text)+));
         }
     };
+}
+
+/// [`must_hold!`](crate::must_hold) for a promise that is kept by a process which has to be given a processor in time. On a
+/// starved machine that is a matter of time, and the check is run again.
+#[macro_export]
+macro_rules! must_hold_unless_starved {
+    ($condition:expr, $($text:tt)+) => {
+        if !$condition {
+            $crate::harness::violated_unless_starved(&format!($($text)+));
+        }
+    };
+}
+
+/// Fails the check as [`must_hold_unless_starved!`](crate::must_hold_unless_starved) does.
+///
+/// # Panics
+///
+/// Always.
+#[track_caller]
+pub fn violated_unless_starved(what: &str) -> ! {
+    violated(&format!("{OF_TIME}{what}"))
 }
 
 /// Fails the check with a violation: the library broke a promise.
@@ -74,6 +97,12 @@ impl Account {
 /// Whether a failure is a violation: its message says so, or the library has panicked.
 pub(super) fn is_violation(fault: &str, account: Option<&Account>) -> bool {
     fault.contains(MARK) || account.is_some_and(|account| account.is_of_library)
+}
+
+/// Whether a starved machine excuses this violation.
+pub(super) fn is_of_time(fault: &str) -> bool {
+    let mut violations = fault.split(MARK).skip(1).peekable();
+    violations.peek().is_some() && violations.all(|what| what.starts_with(OF_TIME))
 }
 
 /// Finds the cause of a failure in the log of a test that ran in a process of its own. This is the message of a
