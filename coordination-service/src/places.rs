@@ -8,11 +8,12 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
 use hyper::body::{Frame, SizeHint};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::around::Peer;
 
@@ -216,7 +217,7 @@ mod tests {
     }
 
     /// Whoever has many connections makes room for others, with that which it has used least lately.
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn whoever_has_most_makes_room() {
         let places = Arc::<Places>::default();
         let one = places.take(peer(1));
@@ -241,7 +242,7 @@ mod tests {
 
     /// H8: whoever asks now and then on each of many connections makes room, but not with one that waits for an answer, nor with one that
     /// is new; and whoever has no more than its share keeps what it uses.
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn whoever_has_more_than_its_share_makes_room_though_it_asks() {
         let places = Arc::<Places>::default();
         let use_of = |last| {
