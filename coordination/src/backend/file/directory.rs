@@ -36,8 +36,9 @@ const STEP: Duration = Duration::from_secs(3);
 const OLD: Duration = Duration::from_secs(60 * 60);
 
 /// A file that is empty and younger than about this counts as just created: its creator may be about to lock it, so nobody may
-/// remove it.
-const FRESH: Duration = Duration::from_secs(1);
+/// remove it. Only the second in which a file was changed is known. With one second, a file that was created at the end of a second
+/// would be old at once.
+const FRESH: Duration = Duration::from_secs(2);
 
 /// Sets both times of a file to now.
 pub(super) const NOW: Timestamps = {
@@ -480,6 +481,24 @@ mod tests {
             Err(Errno::ROFS)
         });
         assert!(kept.expect("it is there").is_some() && is_tried);
+    }
+
+    /// Here the file has the time of the second before, as if that second had ended since.
+    #[test]
+    fn a_file_that_was_made_at_the_end_of_a_second_is_fresh() {
+        let parent = tempfile::TempDir::new().expect("a directory");
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let handle = fs::open(parent.path(), flags, Mode::empty()).expect("it is ours");
+        let directory = Directory { handle, path: parent.path().to_owned(), group: None };
+        let file = std::fs::File::create(parent.path().join("m")).expect("it is ours");
+        // If a second ends between these lines, the file is two seconds old.
+        let is_fresh = || {
+            let second = unix_micros() / 1_000_000;
+            let before = std::time::UNIX_EPOCH + Duration::from_millis(second * 1_000 - 1);
+            file.set_modified(before).expect("it is ours");
+            directory.is_fresh("m").expect("it can be looked at")
+        };
+        assert!((0..3).any(|_| is_fresh()), "its creator may be about to lock it");
     }
 
     #[test]
