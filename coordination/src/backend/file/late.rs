@@ -201,10 +201,13 @@ fn late_enter_while_the_queue_is_busy() {
 fn late_enter_within_its_step() {
     let crowded = Crowded::new();
     let entry = crowded.entry();
-    let (begin, begun) = mpsc::channel();
-    let new = entry.clone();
+    let ((begin, begun), (give_up, given_up)) = (mpsc::channel(), mpsc::channel::<()>());
+    let (new, given_up) = (entry.clone(), Mutex::new(given_up));
     let entering = crowded.store.change("enter", &crowded.queue, move |store, queue| {
         begin.send(()).expect("it is waited for");
+        // However long the caller stands still, it has given the call up before the step is done.
+        let given_up = given_up.lock().expect("no panic");
+        given_up.recv_timeout(SOON).expect("it is given up");
         std::thread::sleep(5 * WHILE);
         store.enter(queue, &new)
     });
@@ -213,6 +216,7 @@ fn late_enter_within_its_step() {
         assert!(timeout(Duration::ZERO, entering.as_mut()).await.is_err(), "it is not done");
         begun.recv_timeout(SOON).expect("it begins");
     });
+    give_up.send(()).expect("the step goes on");
     crowded.call(crowded.store.leave(&entry.entry_ref, None));
     assert_eq!(crowded.arrive().entries, [], "the entry that was left has come back");
 }
