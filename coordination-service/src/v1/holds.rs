@@ -409,14 +409,14 @@ mod tests {
     async fn a_hold_that_is_covered_by_all_is_not_renewed_into_one_that_is_not() {
         let seconds = Duration::from_secs;
         for shared in [false, true] {
-            let (service, _other) = instance(Cover::Lease(seconds(5))).await;
+            let (service, _other) = instance(Cover::Lease(seconds(50))).await;
             let (what, name) = (What::Lock { shared }, "rdlm/x".to_owned());
-            let wanted = Wanted { what, name, lease: seconds(2), ..wanted(0) };
+            let wanted = Wanted { what, name, lease: seconds(20), ..wanted(0) };
             let granted = acquire(&service, wanted, None).await.expect("it is free");
             let hold = granted.hold().expect("it is here");
             assert_eq!(hold.covered, Covered::All);
-            assert!(renewed(&service, hold, Some(seconds(5))).await.is_ok());
-            let told = renewed(&service, hold, Some(seconds(60))).await.map(|now| now.lease);
+            assert!(renewed(&service, hold, Some(seconds(50))).await.is_ok());
+            let told = renewed(&service, hold, Some(seconds(600))).await.map(|now| now.lease);
             assert_eq!(told.map_err(|problem| problem.code), Err(Code::Unsupported), "{shared}");
         }
     }
@@ -571,12 +571,12 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_not_made_longer_has_not_ended() {
-        let (service, _other) = instance(Cover::Lease(Duration::from_secs(5))).await;
+        let (service, _other) = instance(Cover::Lease(Duration::from_secs(50))).await;
         let wanted =
-            Wanted { lease: Duration::from_secs(2), client: "anonymous".to_owned(), ..wanted(0) };
+            Wanted { lease: Duration::from_secs(20), client: "anonymous".to_owned(), ..wanted(0) };
         let granted = acquire(&service, wanted, None).await.expect("it is free");
         let hold = granted.hold().expect("it is here");
-        let told = renewal(&service, &[hold], Duration::from_secs(60)).await;
+        let told = renewal(&service, &[hold], Duration::from_secs(600)).await;
         assert_eq!((&told["ended"], &told["failed"][0]["reason"]), (&json!([]), &json!("invalid")));
     }
 }
