@@ -386,7 +386,7 @@ mod tests {
         let coordinator = service.coordinator().expect("it is connected");
         for _ in 0..2 {
             let fresh = service.mirror.fresh(&[Kind::Election]);
-            let (fresh, ()) = tokio::join!(tokio::time::timeout(ROUND, fresh), async {
+            let (fresh, ()) = tokio::join!(tokio::time::timeout(15 * ROUND, fresh), async {
                 rounds.begin(&service, &coordinator);
             });
             fresh.expect("it was read");
