@@ -337,6 +337,7 @@ mod tests {
             let mut processes: [Ages; 4] = Default::default();
             let mut history = three_in_ten_ms();
             let (mut real, mut permits, mut given, mut slots) = (1_000, 3, Vec::new(), Vec::new());
+            let mut marks = 0;
             let mut copy = (history.clone(), 0, permits);
             for (process, pause, writing, telling, reserves, other_permits, is_new, loses) in calls {
                 real += pause;
@@ -400,6 +401,9 @@ mod tests {
                     told.push(new);
                 }
                 next.mark(1);
+                // Drawn by lot, one mark in a million would be that of a permit that was lost.
+                marks += 1;
+                *next.marks.back_mut().expect("it was marked") = marks;
                 next.attest(host, at.as_nanos().div_ceil(1_000));
                 history = next;
                 real += writing;
