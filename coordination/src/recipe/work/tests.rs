@@ -331,9 +331,15 @@ impl Both {
         }
     }
 
+    /// One that follows from the seed, as all else does.
+    fn name(&mut self) -> ClaimId {
+        let name = format!("{:032x}", self.rng.random::<u128>());
+        name.parse().unwrap_or_else(|never| match never {})
+    }
+
     fn a_claim(&mut self) -> ClaimId {
         match self.seen.1.len() {
-            0 => ClaimId::random(),
+            0 => self.name(),
             all => {
                 let newest = self.rng.random_range(0..all.min(6));
                 self.seen.1[all - 1 - newest]
@@ -406,6 +412,7 @@ impl Both {
         let holder = self.rng.random_bool(0.5).then_some(holder);
         let (ttl, grace) = (self.rng.random_range(1..200), self.rng.random_range(0..50));
         let ask = ask(self.rng.random_range(1..9), ttl, grace, holder);
+        let ask = Ask { id: self.name(), ..ask };
         let ask = if self.is_crowded { in_buckets(1, ask) } else { ask };
         assert_eq!(self.fake.claim(&ask), self.model.claim(&ask));
         self.seen.1.push(ask.id);
