@@ -141,7 +141,7 @@ mod tests {
     }
 
     /// The time in which a client sends its body is none in which its request is worked on.
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_slow_body_is_waited_for() {
         let (service, _other) = instance(Cover::Any).await;
         let (waited, time) = (Waited::default(), Duration::from_millis(50));

@@ -99,7 +99,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(600);
 
     /// What a handler does besides is not counted, and what a client that has gone has waited is.
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn waits_are_told_from_work() {
         let (whole, broken_off) = (Waited::default(), Waited::default());
         whole.count(LONG, sleep(WAIT)).await;
@@ -114,7 +114,7 @@ mod tests {
     }
 
     /// However long it waits, before and in between: only what is worked on runs out.
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn work_has_a_bound_and_waits_have_none() {
         let most = Duration::from_secs(1);
         let waits = async {
