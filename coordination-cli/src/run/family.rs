@@ -364,9 +364,9 @@ pub(super) mod tests {
             // The shell, and two of what it has started, once they are no shells any more; the last of them is one that begins a session.
             // Before that one is there, the one in between may be, which has no environment for a moment.
             if listed.iter().filter(|process| process.name == "sleep").count() == 2
-                && listed.iter().any(|process| {
-                    process.place.session == process.pid.as_raw_nonzero().get()
-                })
+                && listed
+                    .iter()
+                    .any(|process| process.place.session == process.pid.as_raw_nonzero().get())
                 && listed.len() == 3
             {
                 break listed;
