@@ -257,7 +257,9 @@ mod tests {
         tokio::time::sleep(KEPT / PART).await;
         places.make_room();
         assert!(!is_told(&one).await && !is_told(&two).await, "each has its share");
-        let more = [use_of(2), use_of(2)];
+        let first = use_of(2);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let more = [first, use_of(2)];
         let new = places.take(peer(2));
         let asks = two.begin();
         tokio::time::sleep(KEPT / PART).await;
