@@ -108,6 +108,7 @@ impl Watch {
         let deadline = hold.and_then(Hold::remaining).map(|left| match (left, self.deadline) {
             // What is lost has no time left. If the store said so, the command has a moment to end, which we give it.
             (Duration::ZERO, Some(Word::Deadline(known))) => known.min(in_time(LOST)),
+            (Duration::ZERO, Some(Word::NoDeadline)) => in_time(LOST),
             _ => in_time(left.saturating_sub(LEAD)),
         });
         let word = deadline.map_or(Word::NoDeadline, Word::Deadline);

@@ -387,7 +387,7 @@ impl Session {
     }
 }
 
-#[cfg(all(test, coordination_internals, feature = "memory"))]
+#[cfg(all(test, coordination_internals, feature = "memory", feature = "testing"))]
 mod tests {
     use tokio::time::timeout;
 
