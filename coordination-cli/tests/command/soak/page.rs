@@ -46,16 +46,20 @@ fn h12_the_page_shows_what_is_held_and_each_change() {
             send(&service.native, "POST", "/v1/locks/backup", &[], r#"{"wait_ms":600000}"#);
         let markup = r#"{"lease_ms":600000,"title":"<b>bold</b>"}"#;
         post("/v1/locks/%3Cimg%20src=x%20onerror=alert(1)%3E", markup);
+        // What ends a line for JavaScript, and not in a stream of events.
+        let lines = r#"{"lease_ms":600000,"title":"one\u2028line"}"#;
+        post("/v1/locks/no%E2%80%A9end", lines);
         post("/v1/semaphores/uploads", r#"{"lease_ms":600000,"permits":3,"count":2}"#);
         post("/v1/limiters/render", r#"{"lease_ms":600000,"slots":2}"#);
         post("/v1/elections/leader", r#"{"lease_ms":600000,"value":{"at":"h1:9000"}}"#);
         post("/v1/groups/workers", r#"{"lease_ms":600000,"member":"worker-1"}"#);
         let mut browser = page(&service);
-        for text in ["nightly", "1, longest", "<img src=x onerror=alert(1)>", "<b>bold</b>"] {
+        let markup = ["<img src=x onerror=alert(1)>", "<b>bold</b>"];
+        for text in ["nightly", "1, longest", "line"].into_iter().chain(markup) {
             shows(&mut browser, text);
         }
         let tabs = "document.getElementById('tabs').innerText.replace(/\\s+/g, ' ')";
-        let counted = "All 6 Locks 2 Semaphores 1 Limiters 1 Elections 1 Groups 1";
+        let counted = "All 7 Locks 3 Semaphores 1 Limiters 1 Elections 1 Groups 1";
         browser.until(&format!("{tabs}.trim() === {counted:?}"));
 
         let after = post("/v1/locks/after", r#"{"title":"by hand"}"#);
