@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use axum::body::Bytes;
 use serde_json::{Value, json};
@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 
 use crate::kind::Kind;
+use crate::text::rfc3339;
 
 /// How long a new stream waits for rows that are as of now; from then on for rows at all.
 const FRESH: Duration = Duration::from_secs(2);
@@ -249,8 +250,10 @@ impl Mirror {
         if entries.is_empty() {
             board.remove(number, of);
         } else {
-            let text = json!({ "kind": kind.text(), "name": name, "entries": entries }).to_string();
-            let (steady, text) = (steady(entries), Bytes::from(text));
+            // It may be told to somebody much later, and what only time changes in it is of now.
+            let (kind, as_of) = (kind.text(), rfc3339(SystemTime::now()));
+            let row = json!({ "kind": kind, "name": name, "as_of": as_of, "entries": entries });
+            let (steady, text) = (steady(entries), Bytes::from(row.to_string()));
             board.gone_at.remove(&of);
             board.rows.insert(of, Row { number, steady, text });
         }
@@ -439,6 +442,20 @@ mod tests {
         assert!(!mirror.has(Kind::Election, "x", &[]));
         let row = || mirror.since(0).expect("nothing was forgotten").rows.remove(0).1;
         assert_eq!(row().as_ptr(), row().as_ptr(), "none of them has a copy");
+    }
+
+    /// Whoever comes later is told the same text, and by it as of when its times are.
+    #[test]
+    fn a_row_says_when_it_was_read() {
+        let (mirror, now) = (Mirror::default(), || rfc3339(SystemTime::now()));
+        let before = now();
+        mirror.put(Kind::Lock, "x", &[json!({ "fence": 1, "expires_in_ms": 9 })]);
+        let after = now();
+        let row = mirror.since(0).expect("nothing was forgotten").rows.remove(0).1;
+        let row: Value = serde_json::from_slice(&row).expect("it is JSON");
+        let as_of = row["as_of"].as_str().expect("a text");
+        // A clock that is set back meanwhile says nothing.
+        assert!(before > after || (before.as_str()..=after.as_str()).contains(&as_of), "{row}");
     }
 
     #[tokio::test]

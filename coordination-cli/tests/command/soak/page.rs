@@ -2,6 +2,8 @@
 //!
 //! On a machine without it these tests do nothing. It is Debian's package `chromium`, which `tests/install` installs if it can.
 
+use std::time::Duration;
+
 use coordination_tests::harness::{Redis, Server, rerun_if_starved, wait_until};
 
 use super::clients::with_tokens;
@@ -92,6 +94,28 @@ fn h12_the_page_shows_what_is_held_and_each_change() {
         let own = format!("http://{}/", service.native);
         let asked = browser.asked();
         assert!(asked.len() >= 3 && asked.iter().all(|url| url.starts_with(&own)), "{asked:?}");
+    });
+}
+
+/// A row is written once: whoever opens the page later is told the same, and counts from when it was read.
+#[test]
+fn h12_a_page_that_is_opened_later_shows_what_is_left_by_then() {
+    if !Browser::is_installed() {
+        return;
+    }
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let service = Service::start(&store, "");
+        service.acquire("aging", r#"{"lease_ms":110000}"#);
+        let mut first = page(&service);
+        shows(&mut first, "aging");
+        std::thread::sleep(Duration::from_secs(10));
+        let mut later = page(&service);
+        shows(&mut later, "aging");
+        let left = later.value("parseInt(document.querySelector('#rows .c-lease').innerText)");
+        let left = left.as_u64().expect("a number of seconds");
+        assert!(left <= 100, "{left} s of 110 s are left after 10 s");
+        drop(first);
     });
 }
 
