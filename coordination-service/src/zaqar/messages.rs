@@ -4,7 +4,6 @@ use axum::extract::{Path, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use coordination::{ClaimId, Error, ErrorKind, ItemId, ListOptions, NewItem, WorkItem};
-use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -186,27 +185,26 @@ pub(super) async fn list(
     // `echo` is about who posted a message, which is not remembered.
     let known = ["marker", "limit", "echo", "include_claimed", "include_delayed"];
     let query = query(&request, &known)?;
-    let marker = query.iter().find(|(key, _)| key == "marker").map(|(_, text)| text.clone());
+    let marker = query.iter().find(|(key, _)| key == "marker").map(|(_, text)| item_id(text));
     let limit = number(&query, "limit")?.unwrap_or(SOME);
     if !(1..=MOST).contains(&limit) {
         return Err(Problem::new(Code::Invalid, "`limit` is 1 to 20"));
     }
     let claimed = flag(&query, "include_claimed")?;
     let delayed = flag(&query, "include_delayed")?;
-    let options = ListOptions {
-        after: marker.as_deref().map(item_id),
-        limit,
-        include_claimed: claimed,
-        include_delayed: delayed,
-    };
+    let options =
+        ListOptions { after: marker, limit, include_claimed: claimed, include_delayed: delayed };
     let items = asked.queue.list(options).await?;
-    let last = items.last().map(|item| item.id().to_string()).or(marker).unwrap_or_default();
-    let last = percent_encode(last.as_bytes(), NON_ALPHANUMERIC);
-    let next = format!(
-        "/v2/queues/{}/messages?marker={last}&limit={limit}&include_claimed={claimed}&include_delayed={delayed}",
-        asked.shown
-    );
-    let links = Some(json!([{ "rel": "next", "href": next }]));
+    // After nothing comes nothing: its client follows links until there are none.
+    let next = items.last().map(|last| {
+        let href = format!(
+            "/v2/queues/{}/messages?marker={}&limit={limit}&include_claimed={claimed}&include_delayed={delayed}",
+            asked.shown,
+            last.id()
+        );
+        json!({ "rel": "next", "href": href })
+    });
+    let links = Some(next.into_iter().collect());
     let told = Messages { messages: shown(&asked.shown, &items, None), links };
     Ok(asked.noted(text(&told)?))
 }

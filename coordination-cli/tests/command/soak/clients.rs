@@ -37,6 +37,7 @@ const ZAQAR: &str = r#"
 import os; from zaqarclient.queues import client; from zaqarclient.transport import errors
 q = client.Client("http://x:%s@127.0.0.1:%s" % (os.environ["USE"], os.environ["PORT"]), version=2, conf={"auth_opts": {"backend": "noauth"}}).queue("work")
 assert len(q.post([{"ttl": 120, "body": {"n": n}} for n in range(3)])["resources"]) == 3
+assert [x.body["n"] for x in q.messages(limit=2).stream()] == [0, 1, 2]
 c = q.claim(ttl=60, grace=60, limit=2); m = list(c); assert [x.body["n"] for x in m] == [0, 1] and all(x.claim_id == c.id for x in m)
 c.update(ttl=100, grace=60); assert c.age >= 0 and c.ttl == 100 and q.stats["messages"] == {"free": 1, "claimed": 2, "total": 3}
 m[0].delete(); c.delete(); assert len(list(q.claim())) == 2   # the defaults are sent as null
