@@ -105,11 +105,13 @@ struct Cursor {
     last: String,
     /// Those that could not be read.
     failed: BTreeSet<String>,
+    /// Those of which the store did not tell in time: a round ends with such a name, as the store may be away, so they are read last.
+    slow: BTreeSet<String>,
 }
 
 impl Cursor {
     /// What is read of these names: those that have no row or could not be read, and of the others as many as may be, one round after
-    /// the other.
+    /// the other. Those that are slow come last.
     fn next(
         &mut self,
         names: &BTreeSet<String>,
@@ -117,14 +119,16 @@ impl Cursor {
         reads: usize,
     ) -> Vec<String> {
         self.failed.retain(|name| names.contains(name));
+        self.slow.retain(|name| names.contains(name));
         let (old, first): (Vec<_>, Vec<_>) =
             names.iter().partition(|name| known.contains(*name) && !self.failed.contains(*name));
         let start = old.partition_point(|name| **name <= self.last);
         let again = old.iter().cycle().skip(start).take(reads.min(old.len())).copied();
-        let next: Vec<_> = first.into_iter().chain(again).cloned().collect();
+        let mut next: Vec<_> = first.into_iter().chain(again).cloned().collect();
         if let Some(last) = next.last() {
             self.last.clone_from(last);
         }
+        next.sort_by_key(|name| self.slow.contains(name));
         next
     }
 }
@@ -178,8 +182,13 @@ async fn round_of(
     }
     let mut unread = Ok(());
     for name in cursor.next(&names, &service.mirror.names(kind), reads) {
-        match read(service, coordinator, kind, &name).await {
-            Err(error) if error.kind() == ErrorKind::Unavailable => return Err(error),
+        let read = read(service, coordinator, kind, &name).await;
+        cursor.slow.remove(&name);
+        match read {
+            Err(error) if error.kind() == ErrorKind::Unavailable => {
+                cursor.slow.insert(name);
+                return Err(error);
+            }
             Err(error) => {
                 cursor.failed.insert(name);
                 unread = Err(error);
@@ -370,6 +379,19 @@ mod tests {
         assert_eq!(cursor.next(&names, &known, 9), ["b", "new", "c", "a"]);
         cursor.failed.clear();
         assert_eq!(cursor.next(&names, &names, 2), ["b", "c"]);
+    }
+
+    /// A name of which the store never tells in time, as its queue is too long, keeps no other one from being read.
+    #[test]
+    fn names_that_are_slow_are_read_last() {
+        let of = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let (names, known): (BTreeSet<_>, BTreeSet<_>) =
+            (of(&["a", "b", "c", "new"]), of(&["a", "b", "c"]));
+        let mut cursor = Cursor { slow: of(&["b", "gone", "new"]), ..Cursor::default() };
+        for _ in 0..2 {
+            assert_eq!(cursor.next(&names, &known, 9), ["a", "c", "new", "b"]);
+        }
+        assert_eq!(cursor.slow, of(&["b", "new"]), "what is gone is forgotten");
     }
 
     /// While the store takes long to tell of one recipe, the others have their rounds.
