@@ -130,8 +130,12 @@ fn f36_waiters_served_on_a_full_disk() {
 
 /// On a full disk, recipes other than locks return an error. Values that were written earlier stay, and a counter
 /// does not count an addition that could not be written.
-#[tokio::test(flavor = "multi_thread")]
-async fn f36_recipes_on_a_full_disk() {
+#[test]
+fn f36_recipes_on_a_full_disk() {
+    rerun_on_threads(recipes_on_a_full_disk);
+}
+
+async fn recipes_on_a_full_disk() {
     let disk = Mounted::new("size=68k");
     let site = Site::file(&disk.path().join("locks"), WORKER);
     let client = site.client("client").await;
@@ -161,8 +165,12 @@ async fn f36_recipes_on_a_full_disk() {
 
 /// A waiter for permits or for a slot has to write one more line than a waiter for a lock. It gets its permits or its
 /// slot on a full disk nevertheless.
-#[tokio::test(flavor = "multi_thread")]
-async fn f36_permits_and_slots_are_served_on_a_full_disk() {
+#[test]
+fn f36_permits_and_slots_are_served_on_a_full_disk() {
+    rerun_on_threads(permits_and_slots_are_served_on_a_full_disk);
+}
+
+async fn permits_and_slots_are_served_on_a_full_disk() {
     let disk = Mounted::new("size=1m");
     let site = Site::file(&disk.path().join("locks"), WORKER);
     let clients = [site.client("1").await, site.client("2").await, site.client("3").await];
@@ -204,8 +212,12 @@ async fn f36_permits_and_slots_are_served_on_a_full_disk() {
 
 /// While the disk is full, a claim cannot be renewed. If there is room again before the claim ends, it is renewed,
 /// and goes on.
-#[tokio::test(flavor = "multi_thread")]
-async fn f36_a_claim_outlasts_a_full_disk() {
+#[test]
+fn f36_a_claim_outlasts_a_full_disk() {
+    rerun_on_threads(a_claim_outlasts_a_full_disk);
+}
+
+async fn a_claim_outlasts_a_full_disk() {
     let disk = Mounted::new("size=1m");
     let site = Site::file(&disk.path().join("locks"), WORKER);
     let client = site.client("client").await;
