@@ -146,7 +146,8 @@ pub async fn held_by_an_ended_runtime(
             let coordinator = settings.connect(&url).await?;
             Ok((acquire(&coordinator).await?, coordinator))
         });
-        runtime.shutdown_timeout(Duration::from_secs(1));
+        // Its threads may wait for a processor before they end what runs on it. Before that, it has not ended.
+        runtime.shutdown_timeout(PATIENCE);
         held
     });
     holding.await.expect("no panic")
