@@ -22,6 +22,7 @@ use std::{
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 
 use super::{rerun::count_fault, wait_until};
+use crate::bounds::LONG;
 
 /// How to start a [`Child`].
 #[derive(Debug)]
@@ -129,20 +130,26 @@ impl Child {
             return;
         }
         count_fault();
-        self.stop();
-        self.children().iter().for_each(|child| send(*child, Signal::STOP));
+        if self.stop(&mut process) {
+            self.children().iter().for_each(|child| send(*child, Signal::STOP));
+        } else {
+            assert!(!is_running(&mut process), "SIGSTOP had no effect");
+        }
     }
 
-    /// Sends SIGSTOP and waits until the process is stopped.
-    fn stop(&self) {
+    /// Sends SIGSTOP and waits until the process is stopped. Returns false if it has ended before, or does not stop.
+    fn stop(&self, process: &mut std::process::Child) -> bool {
         self.signal(Signal::STOP);
-        // The kernel sends the signal at once, but the process stops a little later.
-        let stopped = wait_until(Duration::from_secs(2), || {
+        // The kernel sends the signal at once, but the process stops later: when it gets a processor, and the disk has
+        // done what the process waits for.
+        let mut stopped = false;
+        wait_until(LONG, || {
             let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
             let change = rustix::process::waitid(WaitId::Pid(self.pid), options);
-            matches!(change, Ok(Some(status)) if status.stopped())
+            stopped = matches!(change, Ok(Some(status)) if status.stopped());
+            stopped || !is_running(process)
         });
-        assert!(stopped, "SIGSTOP had no effect");
+        stopped
     }
 
     /// Lets the process run on, with SIGCONT.
@@ -175,10 +182,11 @@ impl Child {
 
     fn end(&self) -> ExitStatus {
         let mut process = self.lock();
-        if self.with_children && is_running(&mut process) {
-            if !is_stopped(self.id()) {
-                self.stop();
-            }
+        // This must not panic: it also runs on drop, where the panic of a failed check may unwind.
+        if self.with_children
+            && is_running(&mut process)
+            && (is_stopped(self.id()) || self.stop(&mut process))
+        {
             self.children().iter().for_each(|child| send(*child, Signal::KILL));
         }
         // `kill` fails only if the process has ended already. A paused process is killed without a SIGCONT before the
