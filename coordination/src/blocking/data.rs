@@ -124,7 +124,7 @@ calls! { Counter:
 ///
 /// fn main() -> coordination::Result<()> {
 ///     let coordinator = blocking::Coordinator::connect("memory://")?;
-///     let api = coordinator.rate_limiter("api", 5, Duration::from_secs(1))?;
+///     let api = coordinator.rate_limiter("api", 5, Duration::from_secs(60))?;
 ///     for request in 0..5 {
 ///         api.acquire(1, None)?;
 ///         println!("request {request}");

@@ -131,17 +131,16 @@ impl Coordinator {
 /// use coordination::Attempt;
 ///
 /// let coordinator = coordination::Coordinator::connect("memory://").await?;
-/// // 5 in every 0.8 s, and no more than 100 in a minute.
-/// let limiter = coordinator
-///     .rate_limiter("api", 5, Duration::from_millis(800))?
-///     .and(100, Duration::from_secs(60))?;
+/// // 5 in every minute, and no more than 100 in an hour.
+/// let minute = Duration::from_secs(60);
+/// let limiter = coordinator.rate_limiter("api", 5, minute)?.and(100, 60 * minute)?;
 ///
 /// for _ in 0..5 {
 ///     limiter.acquire(1, None).await?;
 /// }
 /// match limiter.try_acquire(1).await? {
 ///     Attempt::Granted(permit) => panic!("the sixth: {permit:?}"),
-///     Attempt::Denied { retry_after } => assert!(retry_after <= Duration::from_millis(800)),
+///     Attempt::Denied { retry_after } => assert!(retry_after <= minute),
 /// }
 /// # Ok(()) }
 /// ```
@@ -189,10 +188,10 @@ impl RateLimiter {
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
     /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
-    /// let second = Duration::from_secs(1);
-    /// let api = coordinator.rate_limiter("api", 2, second)?.and(3, 3_600 * second)?;
+    /// let minute = Duration::from_secs(60);
+    /// let api = coordinator.rate_limiter("api", 2, minute)?.and(3, 60 * minute)?;
     /// assert!(api.try_acquire(2).await?.granted().is_some());
-    /// assert!(api.try_acquire(1).await?.granted().is_none(), "two in this second");
+    /// assert!(api.try_acquire(1).await?.granted().is_none(), "two in this minute");
     /// # Ok(()) }
     /// ```
     pub fn and(mut self, permits: u32, per: Duration) -> Result<Self> {
