@@ -120,7 +120,7 @@ impl Consul {
 /// Fails the test if the binary is not installed. Prints the version once per test process.
 fn require_binary() {
     static CHECKED: Once = Once::new();
-    CHECKED.call_once(|| {
+    CHECKED.call_once_force(|_| {
         let Ok(version) = Command::new("consul").arg("version").output() else {
             panic!(
                 "`consul` is not installed: run `tests/run`, which installs it, \

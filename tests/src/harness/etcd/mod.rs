@@ -214,7 +214,7 @@ impl Etcd {
 /// Fails the test if a binary is not installed. Prints the versions once per test process.
 fn require_binaries() {
     static CHECKED: Once = Once::new();
-    CHECKED.call_once(|| {
+    CHECKED.call_once_force(|_| {
         for (binary, argument) in [("etcd", "--version"), ("etcdctl", "version")] {
             let version = Command::new(binary).arg(argument).output();
             let Ok(version) = version else {

@@ -349,7 +349,7 @@ impl Zookeeper {
 /// Fails the test if a jar is not installed. Prints the version once per test process.
 fn require_jars() {
     static CHECKED: Once = Once::new();
-    CHECKED.call_once(|| {
+    CHECKED.call_once_force(|_| {
         let jar = std::fs::canonicalize(format!("{JARS}/zookeeper.jar")).unwrap_or_else(|_| {
             panic!(
                 "ZooKeeper is not installed: run `tests/run`, which installs it, \
