@@ -26,6 +26,11 @@ fn is_broken(error: &RedisError) -> bool {
     if code == "READONLY" || is_demoted(&code, &text) {
         return true;
     }
+    // A master that refuses writes because it has lost its replicas may have been replaced by one of them. Nobody tells a master that
+    // is cut off, and it goes on answering. So the next server is tried, or the Sentinels are asked.
+    if code == "NOREPLICAS" {
+        return true;
+    }
     match error.kind() {
         RedisKind::Io | RedisKind::Parse | RedisKind::AuthenticationFailed => true,
         RedisKind::Server(kind) => matches!(
@@ -178,13 +183,17 @@ mod tests {
         }
     }
 
-    /// A server that was demoted refuses writes. Before Redis 7 that is told as the error of a script.
+    /// A server that was demoted refuses writes, and so does a master that has lost its replicas. Before Redis 7 that is told as the error
+    /// of a script.
     #[test]
     fn a_server_that_takes_no_writes_is_left() {
         for said in [
             "-READONLY You can't write against a read only replica. script: 5b1f, on @user_script:9.\r\n",
             "-ERR Error running script (call to f_5b1f): @user_script:9: @user_script: 9: -READONLY You can't write \
              against a read only replica.  \r\n",
+            "-NOREPLICAS Not enough good replicas to write. script: 5b1f, on @user_script:9.\r\n",
+            "-ERR Error running script (call to f_5b1f): @user_script:9: @user_script: 9: -NOREPLICAS Not enough good \
+             replicas to write. \r\n",
         ] {
             let answer = redis::parse_redis_value(said.as_bytes()).expect("it is an answer");
             let error = answer.extract_error().expect_err("it is a refusal");

@@ -123,6 +123,24 @@ fn parted(side: Side, is_confirmed: bool, bound: Duration) {
     });
 }
 
+/// An operator has made the replica a master, and the old master still runs. It refuses every write, because it has no replica any more.
+/// A client that is connected to it goes over to the new one.
+#[test]
+fn f59_a_master_that_has_lost_its_replica_is_left() {
+    rerun_if_starved(|| {
+        let (redis, site) = site(replicated());
+        redis.wait_replicated(1);
+        let [one, two] = [0, 1].map(|node| redis.node(node).address());
+        let client = site.at(format!("{one},{two}")).process("client");
+        let old = client.acquire("x");
+        client.release("x");
+        redis.try_ask(1, &["CONFIG", "SET", "min-replicas-to-write", "0"]).expect("it answers");
+        redis.try_ask(1, &["REPLICAOF", "NO", "ONE"]).expect("it answers");
+        let new = client.acquire_within("x", LONG).expect("the new master serves");
+        must_hold!(new.token > old.token, "{} after {}", new.token, old.token);
+    });
+}
+
 /// While replicas do not confirm, no heartbeat renews a session and no grant is returned, even if the master replies.
 #[test]
 fn f59_without_a_replica_nothing_counts() {
