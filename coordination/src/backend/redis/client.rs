@@ -380,7 +380,7 @@ impl Connections {
 
     /// Makes a call that begins or extends a session's lease. If the URL has Sentinels, they are asked for the master at the same
     /// time. If more than half of the Sentinels name the server that was called, its answer is returned. If more than half of them
-    /// name another server, the call is made again there. If the Sentinels were not asked, a master that was replaced could go on
+    /// name another server, the call is made again there, whatever this one has answered. If the Sentinels were not asked, a master that was replaced could go on
     /// extending leases of which the new master knows nothing.
     ///
     /// With `is_confirmed`, the call also waits until replicas have confirmed it, as in [`run_confirmed`](Self::run_confirmed).
@@ -407,8 +407,16 @@ impl Connections {
                 let error = failure.error.during(call.operation).with_effect(Effect::Unknown);
                 Failure::harmless(error)
             };
-            let (ran, named) = (ran?, named.map_err(unnamed)?);
-            Ok(if named == connection.host { ran } else { Ran::Moved(named) })
+            // The Sentinels' word counts before the server's answer. A master that was replaced may refuse the call for a reason that
+            // the new master does not have, and refuse it again each time.
+            match named {
+                Ok(named) if named != connection.host => Ok(Ran::Moved(named)),
+                named => {
+                    let ran = ran?;
+                    named.map_err(unnamed)?;
+                    Ok(ran)
+                }
+            }
         };
         self.repeated(call, true, run).await
     }

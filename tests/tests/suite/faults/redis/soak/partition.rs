@@ -141,6 +141,38 @@ fn f59_a_master_that_has_lost_its_replica_is_left() {
     });
 }
 
+/// The client did not reach most Sentinels while another master took over, so that they did not tell it. When it reaches them again, the
+/// old master, which is cut off from all others, still answers, and refuses every call. The client goes over to the new master all the
+/// same.
+#[test]
+fn f59_an_old_master_that_refuses_is_left() {
+    rerun_if_starved(|| {
+        let (redis, site) = site(Redis::options().sentinels(DOWN_AFTER).apart().nodes(2));
+        redis.wait_replicated(1);
+        let sentinels = redis.sentinels();
+        sentinels.wait_settled(1);
+        let far = [1, 2].map(|index| Proxy::start(sentinels.address(index)));
+        let near = [sentinels.address(0), far[0].address(), far[1].address()];
+        let near = near.map(|address| address.to_string()).join(",");
+        let losing =
+            with_url(site.clone(), format!("redis://{near}/?sentinel={MASTER}&quarantine=off"));
+        let (holder, other) = (losing.process("holder"), site.process("other"));
+        holder.acquire("x");
+        holder.observe("x");
+        redis.part(&[0], &[0]);
+        far.iter().for_each(|proxy| {
+            proxy.refuse();
+            proxy.reset_all();
+        });
+        holder.lost(LONG);
+        assert!(other.acquire_within("x", LONG).is_ok(), "no fail-over");
+        let refuse = ["ACL", "SETUSER", "default", "-eval", "-evalsha"];
+        redis.try_ask(0, &refuse).expect("it answers");
+        far.iter().for_each(Proxy::heal);
+        assert!(holder.acquire_within("y", LONG).is_ok(), "it stays with the old master");
+    });
+}
+
 /// While replicas do not confirm, no heartbeat renews a session and no grant is returned, even if the master replies.
 #[test]
 fn f59_without_a_replica_nothing_counts() {
