@@ -189,7 +189,7 @@ impl<L: Link> Connections<L> {
             let is_one_left = tried < self.rotation.servers();
             match outcome {
                 Err(failure) if failure.is_broken && is_one_left => {
-                    passing = Some(failure).filter(Failure::is_passing).or(passing);
+                    passing = Some(failure).filter(Failure::is_of_outage).or(passing);
                 }
                 Err(failure) if failure.is_refusal() && self.has_connected() => {
                     return Err(passing.unwrap_or(failure));

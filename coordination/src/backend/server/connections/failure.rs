@@ -52,6 +52,13 @@ impl Failure {
         self.is_broken && self.error.kind() == ErrorKind::Unavailable
     }
 
+    /// Whether the server may be away for a while, after there has been a connection. Nobody listens at the address of a server that
+    /// starts, and its host may have no address meanwhile. (Before there has been a connection, these two mean that the URL is wrong.)
+    pub(super) fn is_of_outage(&self) -> bool {
+        let is_away = matches!(self.error.kind(), ErrorKind::Refused | ErrorKind::Dns);
+        self.is_passing() || self.is_broken && is_away
+    }
+
     /// Whether the server refuses our credentials, or says that we lack a right. Another try right away would most likely be
     /// refused too.
     pub(super) fn is_refusal(&self) -> bool {

@@ -207,18 +207,27 @@ async fn r1_one_server_that_refuses_keeps_nobody_from_the_next_one() -> Result<(
     Ok(())
 }
 
-/// The second server is just starting, and the third one refuses us. If the refusal were returned, the caller would give up.
+/// The second server is just starting, and the third one refuses us. If the refusal were returned, the caller would give up. While a server
+/// starts, nobody may listen at its address yet, or its host may have no address.
 #[tokio::test]
 async fn an_error_that_passes_is_told_rather_than_a_refusal() -> Result<()> {
     let starts: Says = |_| Err(failed(ErrorKind::Unavailable));
-    let connections = connections(&[|_| Ok("a"), starts, |_| Err(failed(ErrorKind::Auth))])?;
-    let (_, epoch) = connections.reach_for("enter").await?;
-    // From now on the first server counts as one that has refused us.
-    let place = connections.rotation.turn().place;
-    connections.state().refusals.note(place, &failed(ErrorKind::Auth), |_| false);
-    connections.rotation.give_up(epoch);
-    let error = connections.reach_for("enter").await.expect_err("nobody lets us in");
-    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    let listens_not: Says = |_| Err(failed(ErrorKind::Refused));
+    let has_no_address: Says = |_| Err(failed(ErrorKind::Dns));
+    for (says, kind) in [
+        (starts, ErrorKind::Unavailable),
+        (listens_not, ErrorKind::Refused),
+        (has_no_address, ErrorKind::Dns),
+    ] {
+        let connections = connections(&[|_| Ok("a"), says, |_| Err(failed(ErrorKind::Auth))])?;
+        let (_, epoch) = connections.reach_for("enter").await?;
+        // From now on the first server counts as one that has refused us.
+        let place = connections.rotation.turn().place;
+        connections.state().refusals.note(place, &failed(ErrorKind::Auth), |_| false);
+        connections.rotation.give_up(epoch);
+        let error = connections.reach_for("enter").await.expect_err("nobody lets us in");
+        assert_eq!(error.kind(), kind);
+    }
     Ok(())
 }
 
