@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use redis::{ErrorKind as RedisKind, PushInfo, PushKind, ServerErrorKind, Value};
@@ -323,7 +323,7 @@ impl Connection {
                 let known = (record.name.as_str(), record.reach(), newest);
                 let nowhere = self.nowhere.as_deref();
                 let mut command = call.command(&self.clock, nowhere, known, self.epoch, in_full);
-                if let Some(host) = host().filter(|_| call.opens()) {
+                if let Some(host) = call.opens().then(host).flatten() {
                     command.arg(host).arg(record.behind().to_string());
                 }
                 command
@@ -474,20 +474,31 @@ impl Record {
     }
 }
 
-/// A name for this host's clock that counts since the boot and that nobody can set: the id of the boot. Two processes that have the
-/// same name read the same clock. `None`: this process runs in a time namespace, which has a clock of its own, or the id cannot be
-/// read.
-fn host() -> Option<&'static str> {
+/// A name for this host's clock that counts since the boot and that nobody can set. Two processes that have the same name read the same
+/// clock. `None`: this process runs in a time namespace, which has a clock of its own, or what the name is made of cannot be read.
+///
+/// The name is made anew each time, because this process may be part of a virtual machine's saved state: see [`named`].
+fn host() -> Option<String> {
     /// The name of the kernel's first time namespace, whose clock has no offset.
     const INITIAL: &str = "time:[4026531834]";
-    static HOST: LazyLock<Option<String>> = LazyLock::new(|| {
-        // If this link does not exist, the kernel has no time namespaces, so the process has the host's clock.
-        let namespace = std::fs::read_link("/proc/self/ns/time");
-        let is_initial = namespace.map_or(true, |link| link.as_os_str() == INITIAL);
-        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-        is_initial.then(|| boot.trim().to_owned())
-    });
-    HOST.as_deref()
+    // If this link does not exist, the kernel has no time namespaces, so the process has the host's clock.
+    let namespace = std::fs::read_link("/proc/self/ns/time");
+    let is_initial = namespace.map_or(true, |link| link.as_os_str() == INITIAL);
+    let read = |path| std::fs::read_to_string(path).ok();
+    named(&read("/proc/sys/kernel/random/boot_id")?, &read("/proc/stat")?).filter(|_| is_initial)
+}
+
+/// The name of a host's clock: the id of the boot, and about when that was by the wall clock.
+///
+/// All virtual machines that were resumed from one saved state have the id of the same boot, and each has a clock of its own: each goes on
+/// from the same reading, at another time. If they had one name, the time between their resumes would count as time in which the server
+/// has forgotten nothing. By their wall clocks, which show the same time once they are set, they were booted at different times.
+fn named(boot: &str, stat: &str) -> Option<String> {
+    /// In seconds. The time of the boot, as the kernel tells it, changes by as much as the wall clock is corrected. This is so long that a
+    /// correction changes the name seldom. If it does, only a quarantine takes longer than it would have to.
+    const APART: u64 = 64;
+    let at = stat.lines().find_map(|line| line.strip_prefix("btime "))?;
+    Some(format!("{}-{}", boot.trim(), at.trim().parse::<u64>().ok()? / APART))
 }
 
 fn micros(clock: BootInstant) -> u64 {
@@ -555,6 +566,16 @@ fn checked(operation: &'static str, answer: Answer) -> Result<Answer> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn machines_that_were_resumed_from_one_state_have_clocks_of_their_own() {
+        let name = |at: u64| named("8f-1\n", &format!("cpu 1 2\nbtime {at}\nprocesses 3\n"));
+        let (first, corrected, resumed_later) = (name(6_400), name(6_402), name(6_400 + 3_600));
+        assert!(first.is_some());
+        assert_eq!(first, corrected);
+        assert_ne!(first, resumed_later);
+        assert_eq!(named("8f-1\n", "cpu 1 2\n"), None);
+    }
 
     #[test]
     fn of_each_record_it_is_told_once_that_nothing_is_granted() {
