@@ -8,7 +8,7 @@
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
@@ -42,6 +42,8 @@ pub(super) struct Postgres {
     pub(super) channel: String,
     /// The `application_name` of this client's connections. Every role sees it in `pg_stat_activity`, so it is not the channel's name.
     pub(super) name: String,
+    /// The server that was connected to last; `None`: none was yet.
+    last: Mutex<Option<Server>>,
     /// Whether the newest connection leads to a pooler (such as pgbouncer), and not to the server itself. Notifications do not come
     /// through a pooler, so waiters have to ask the server.
     pub(super) is_pooled: AtomicBool,
@@ -74,8 +76,22 @@ impl Postgres {
             hub: Arc::new(Subscriptions::new("", "own")),
             channel: channel_of(&SessionId::random().to_string()),
             name: channel_of(&SessionId::random().to_string()),
+            last: Mutex::default(),
             is_pooled: AtomicBool::new(false),
             listening: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// Notes the server that was connected to. Logs what it does not promise although the one before did: `characteristics()` goes on
+    /// saying what the first one promised, and `require=` was checked there.
+    fn note(&self, server: Server) {
+        let before = self.last.lock().unwrap_or_else(PoisonError::into_inner).replace(server);
+        if let Some(reason) = before.and_then(|before| server.lacks(before)) {
+            tracing::warn!(
+                backend = "postgres",
+                reason,
+                "the server in use promises less than the one before"
+            );
         }
     }
 
@@ -164,6 +180,7 @@ impl Connection {
         }
         server.end_if_silent(&client).await?;
         dialect.is_pooled.store(server.is_pooled, Ordering::Relaxed);
+        dialect.note(server);
         if !connections.has_connected() {
             Server::check_rights(&client, &dialect.schema).await?;
         }

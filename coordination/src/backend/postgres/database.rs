@@ -204,6 +204,18 @@ impl Server {
         Err(Failure::broken(Error::new(ErrorKind::Permission, "connect", message)))
     }
 
+    /// What this server does not promise although the one `before` did, for users; `None`: nothing.
+    pub(super) fn lacks(self, before: Self) -> Option<&'static str> {
+        if before.is_confirmed && !self.is_confirmed {
+            return Some(
+                "a fail-over may forget the newest grants, because no replica confirms them: set synchronous_standby_names",
+            );
+        }
+        (before.is_synced && !self.is_synced).then_some(
+            "a loss of power may forget the newest grants: turn fsync and full_page_writes on",
+        )
+    }
+
     /// Whether committed transactions survive a loss of power. (They survive a crash of the server's process in any case, because
     /// the operating system has them by then.)
     pub(super) fn survives_power_loss(self) -> Durability {
@@ -320,6 +332,29 @@ mod tests {
             (11, "c86283da67a56d48"),
             "a changed schema needs a new version"
         );
+    }
+
+    #[test]
+    fn a_server_that_took_over_may_promise_less() {
+        let server = |is_confirmed, is_synced| Server {
+            version: 150_000,
+            clock_ahead_ms: 0,
+            is_synced,
+            is_confirmed,
+            has_replicas: false,
+            begins_otherwise: false,
+            is_pooled: false,
+            is_direct: true,
+        };
+        let lacks =
+            |is_confirmed, is_synced| server(is_confirmed, is_synced).lacks(server(true, true));
+        assert!(
+            lacks(false, true).is_some_and(|reason| reason.contains("synchronous_standby_names"))
+        );
+        assert!(lacks(true, false).is_some_and(|reason| reason.contains("fsync")));
+        assert_eq!(lacks(true, true), None);
+        assert_eq!(server(true, true).lacks(server(false, false)), None);
+        assert_eq!(server(false, false).lacks(server(false, false)), None, "it is no news");
     }
 
     #[test]
