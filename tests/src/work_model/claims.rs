@@ -148,7 +148,9 @@ impl Run<'_> {
             assert_eq!(detached?, id, "{}", self.place);
             self.model.claims.get_mut(&id).expect("it is there").holder = None;
         } else {
-            self.fails(detached, &[ErrorKind::NoSuchClaim, ErrorKind::Lost]);
+            // The client that made it may have been stopped since.
+            let kinds = [ErrorKind::NoSuchClaim, ErrorKind::Lost, ErrorKind::Closed];
+            self.fails(detached, &kinds);
             self.is_over(id).await?;
         }
         Ok(())
