@@ -378,10 +378,10 @@ impl Connections {
         self.in_use(epoch).map(|connection| connection.source())
     }
 
-    /// Makes a call that begins or extends a session's lease. If the URL has Sentinels, they are asked for the master at the same
-    /// time. If more than half of the Sentinels name the server that was called, its answer is returned. If more than half of them
-    /// name another server, the call is made again there, whatever this one has answered. If the Sentinels were not asked, a master that was replaced could go on
-    /// extending leases of which the new master knows nothing.
+    /// Makes a call that begins or extends a session's lease. If the URL has Sentinels, they are asked for the master at the same time. If
+    /// more than half of the Sentinels name the server that was called, its answer is returned. If more than half of them name another
+    /// server, the call is made again there, whatever this one has answered. If the Sentinels were not asked, a master that was replaced
+    /// could go on extending leases of which the new master knows nothing.
     ///
     /// With `is_confirmed`, the call also waits until replicas have confirmed it, as in [`run_confirmed`](Self::run_confirmed).
     pub(super) async fn run_vouched(
