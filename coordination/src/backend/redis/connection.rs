@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use redis::{ErrorKind as RedisKind, PushInfo, PushKind, ServerErrorKind, Value};
@@ -24,6 +24,7 @@ use super::server::Server;
 use super::silence::Silence;
 use super::topology::{Topology, moved};
 use crate::backend::server::connections::Failure;
+use crate::env::unix_micros;
 use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 use crate::time::BootInstant;
 use crate::url::Host;
@@ -121,6 +122,8 @@ struct Record {
     /// The same moment as `told`, by the clock that counts since this host's boot. All processes of the host share that clock, so
     /// [`behind`](Self::behind) uses it.
     told_here: BootInstant,
+    /// The same moment by the wall clock, in microseconds since 1970.
+    told_by_wall: u64,
     /// When the server last answered a greeting; by this the client knows when to greet it again. If that greeting returned the
     /// record that the client knew already, and no longer `reach` than the client's own, then `told` is older than `asked`.
     asked: Instant,
@@ -270,6 +273,7 @@ impl Connection {
             .with(self.unknown.as_micros().to_string())
             .with(host().unwrap_or_default())
             .with_number(micros(BootInstant::now()))
+            .with_number(unix_micros())
             .with(known.record)
             .with_number(known.time);
         let mut ran = self.evaluate(&self.redis, &call).await?;
@@ -323,8 +327,8 @@ impl Connection {
                 let known = (record.name.as_str(), record.reach(), newest);
                 let nowhere = self.nowhere.as_deref();
                 let mut command = call.command(&self.clock, nowhere, known, self.epoch, in_full);
-                if let Some(host) = call.opens().then(host).flatten() {
-                    command.arg(host).arg(record.behind().to_string());
+                if let Some(host) = host().filter(|_| call.opens()) {
+                    command.arg(host).arg(record.behind());
                 }
                 command
             };
@@ -417,6 +421,7 @@ impl Record {
             reach: Duration::ZERO,
             told,
             told_here,
+            told_by_wall: unix_micros(),
             asked: told,
             is_quarantine_told: false,
             refused: HashMap::new(),
@@ -458,13 +463,18 @@ impl Record {
         !std::mem::replace(&mut self.is_quarantine_told, true)
     }
 
-    /// The moment, by this host's clock since boot, since when the server has forgotten nothing: clock minus reach, in
-    /// microseconds. During quarantine, a call that opens a session stores this moment at the server. If all clients stop for a
-    /// while and a client on this host comes back, the script `greet.lua` subtracts the stored moment from that client's clock. The
+    /// The moment since when the server has forgotten nothing, in microseconds: by this host's clock since boot, and by its wall
+    /// clock. During quarantine, a call that opens a session stores this moment at the server. If all clients stop for a while and a
+    /// client on this host comes back, the script `greet.lua` subtracts the stored moment from that client's clocks. The smaller
     /// difference is for how long nothing was forgotten.
-    fn behind(&self) -> i128 {
-        i128::from(micros(self.told_here))
-            - i128::try_from(self.reach.as_micros()).unwrap_or(i128::MAX)
+    ///
+    /// The wall clock can only make that time shorter. All virtual machines that were resumed from one saved state have the id of the
+    /// same boot, and each has a clock of its own: each goes on from the same reading, at another time. By the clock since boot
+    /// alone, the time between their resumes would count as time in which the server has forgotten nothing.
+    fn behind(&self) -> String {
+        let reach = i128::try_from(self.reach.as_micros()).unwrap_or(i128::MAX);
+        let before = |moment: u64| i128::from(moment) - reach;
+        format!("{} {}", before(micros(self.told_here)), before(self.told_by_wall))
     }
 
     /// For how long, until now, the server has certainly forgotten nothing: `reach` at the greeting, plus the time that has passed
@@ -474,31 +484,20 @@ impl Record {
     }
 }
 
-/// A name for this host's clock that counts since the boot and that nobody can set. Two processes that have the same name read the same
-/// clock. `None`: this process runs in a time namespace, which has a clock of its own, or what the name is made of cannot be read.
-///
-/// The name is made anew each time, because this process may be part of a virtual machine's saved state: see [`named`].
-fn host() -> Option<String> {
+/// A name for this host's clock that counts since the boot and that nobody can set: the id of the boot. Two processes that have the
+/// same name read the same clock, unless they are in virtual machines that were resumed from one saved state: see
+/// [`Record::behind`]. `None`: this process runs in a time namespace, which has a clock of its own, or the id cannot be read.
+fn host() -> Option<&'static str> {
     /// The name of the kernel's first time namespace, whose clock has no offset.
     const INITIAL: &str = "time:[4026531834]";
-    // If this link does not exist, the kernel has no time namespaces, so the process has the host's clock.
-    let namespace = std::fs::read_link("/proc/self/ns/time");
-    let is_initial = namespace.map_or(true, |link| link.as_os_str() == INITIAL);
-    let read = |path| std::fs::read_to_string(path).ok();
-    named(&read("/proc/sys/kernel/random/boot_id")?, &read("/proc/stat")?).filter(|_| is_initial)
-}
-
-/// The name of a host's clock: the id of the boot, and about when that was by the wall clock.
-///
-/// All virtual machines that were resumed from one saved state have the id of the same boot, and each has a clock of its own: each goes on
-/// from the same reading, at another time. If they had one name, the time between their resumes would count as time in which the server
-/// has forgotten nothing. By their wall clocks, which show the same time once they are set, they were booted at different times.
-fn named(boot: &str, stat: &str) -> Option<String> {
-    /// In seconds. The time of the boot, as the kernel tells it, changes by as much as the wall clock is corrected. This is so long that a
-    /// correction changes the name seldom. If it does, only a quarantine takes longer than it would have to.
-    const APART: u64 = 64;
-    let at = stat.lines().find_map(|line| line.strip_prefix("btime "))?;
-    Some(format!("{}-{}", boot.trim(), at.trim().parse::<u64>().ok()? / APART))
+    static HOST: LazyLock<Option<String>> = LazyLock::new(|| {
+        // If this link does not exist, the kernel has no time namespaces, so the process has the host's clock.
+        let namespace = std::fs::read_link("/proc/self/ns/time");
+        let is_initial = namespace.map_or(true, |link| link.as_os_str() == INITIAL);
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        is_initial.then(|| boot.trim().to_owned())
+    });
+    HOST.as_deref()
 }
 
 fn micros(clock: BootInstant) -> u64 {
@@ -566,16 +565,6 @@ fn checked(operation: &'static str, answer: Answer) -> Result<Answer> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn machines_that_were_resumed_from_one_state_have_clocks_of_their_own() {
-        let name = |at: u64| named("8f-1\n", &format!("cpu 1 2\nbtime {at}\nprocesses 3\n"));
-        let (first, corrected, resumed_later) = (name(6_400), name(6_402), name(6_400 + 3_600));
-        assert!(first.is_some());
-        assert_eq!(first, corrected);
-        assert_ne!(first, resumed_later);
-        assert_eq!(named("8f-1\n", "cpu 1 2\n"), None);
-    }
 
     #[test]
     fn of_each_record_it_is_told_once_that_nothing_is_granted() {

@@ -149,7 +149,7 @@ impl Both {
     }
 
     fn greet(&mut self) {
-        self.call("greet", &["", "", "1", "30000000", "", "0", "", "0"]);
+        self.call("greet", &["", "", "1", "30000000", "", "0", "0", "", "0"]);
     }
 
     fn is(&mut self, percent: u32) -> bool {

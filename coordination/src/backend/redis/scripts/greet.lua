@@ -1,10 +1,10 @@
 -- Greets the server: finds out whether the server may have forgotten something since the namespace's record was written. If so,
 -- begins a new record. Returns the record's name and its reach. Arguments (ARGV): record and age, which are not used here; `1`
 -- if the server's settings make it sync its log for each write, if it has a log; how long a lease may be that is forgotten
--- without a trace; the name of the client's host's clock (empty: its processes share none), and the time by that clock; the
+-- without a trace; the name of the client's host's clock (empty: its processes share none), the time by that clock, and by the wall clock; the
 -- name of the record that the client knows (empty: none), and the newest time in an answer that the client has received under
 -- that record.
-local syncs, unknown, host, clock, known, newest = unpack(ARGV, 3, 8)
+local syncs, unknown, host, clock, wall, known, newest = unpack(ARGV, 3, 9)
 newest = tonumber(newest)
 use_memory()
 local time = redis.call('TIME')
@@ -72,8 +72,9 @@ local was_replica = is_copy or says('second_repl_offset') ~= '-1'
 if is_of_this_run(found.server) and found.term == term and not is_older then
   settle(run)
   if found.synced ~= synced then redis.call('HSET', KEYS[1], 'synced', synced) end
-  local behind = tonumber(found['host:' .. host])
-  local by_host = behind and clock - behind or 0
+  -- The smaller difference counts: virtual machines that were resumed from one saved state have one name, and clocks that differ.
+  local behind, by_wall = string.match(found['host:' .. host] or '', '^(%-?%d+) (%-?%d+)$')
+  local by_host = behind and math.min(clock - behind, wall - by_wall) or 0
   return { 'ok', found.server, math.max(tonumber(found.reach), by_host) }
 end
 local raw = time[1] * 1000000 + time[2]

@@ -1,6 +1,6 @@
 -- Opens a session. Arguments (ARGV): record and age, which `tick` reads; session, generation, member, channel, lease; the
--- client's previous session (empty: none); the name of the client's host's clock (may be missing); the moment by that clock
--- since when nothing was forgotten.
+-- client's previous session (empty: none); the name of the client's host's clock (may be missing); the moment
+-- since when nothing was forgotten, by that clock, and by the wall clock.
 if not tick() then return { 'stranger' } end
 sweep()
 local id, generation, member, channel, lease, previous, host, behind = unpack(ARGV, 3, 10)
@@ -27,9 +27,9 @@ use(tonumber(lease))
 hold(base .. 'session:' .. id)
 hold(base .. 'member:' .. member)
 hold(base .. 'sessions')
--- During quarantine, notes for the client's host since when nothing was forgotten, by the host's clock. If all clients stop for
--- a while, `greet.lua` subtracts this from the clock of the next client on that host, and so knows that the reach has grown
--- meanwhile.
-if host and reach < needed then redis.call('HSETNX', KEYS[1], 'host:' .. host, behind) end
+-- During quarantine, notes for the client's host since when nothing was forgotten, by the host's clocks. If all clients stop for
+-- a while, `greet.lua` subtracts this from the clocks of the next client on that host, and so knows that the reach has grown
+-- meanwhile. It is written anew each time: if the wall clock was set back, what was noted before is of no use.
+if host and reach < needed then redis.call('HSET', KEYS[1], 'host:' .. host, behind) end
 keep()
 return { 'ok' }

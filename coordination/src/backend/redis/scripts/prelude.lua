@@ -28,7 +28,7 @@
 --     why            what may have been forgotten, for the error in which clients show it
 --     longest        no session that lives, or that may have been forgotten, has a longer lease than this
 --     using, since   the longest lease with which a session was opened or renewed after the time `since`, see `use`
---     host:<id>      a moment by the clock of this host, since when nothing was forgotten
+--     host:<id>      a moment since when nothing was forgotten, by the clock of this host, and by its wall clock
 --     heard          until this time, some client may listen to changes of queues
 --     up:<length>    the name of the record, if its reach was at least this length of quarantine (empty: `needed`)
 --   sessions         sorted set: the sessions, by the time at which each ends

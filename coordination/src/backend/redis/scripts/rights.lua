@@ -41,7 +41,6 @@ may('PUBLISH', key, '')
 -- These commands create the key, so they are tried only if the user may remove it again.
 if may('DEL', key) then
   may('HSET', key, 'x', '')
-  may('HSETNX', key, 'x', '')
   redis.pcall('DEL', key)
 end
 return { table.concat(refused, ', '), said or '' }

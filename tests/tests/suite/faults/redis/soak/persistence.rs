@@ -221,6 +221,29 @@ fn f61_nobody_has_to_stay_until_the_quarantine_is_over() {
     });
 }
 
+/// F-61: two virtual machines were resumed from one saved state, half a minute one after the other. So the clock since boot of the
+/// first one is ahead, and by that clock alone the quarantine would be over for its clients.
+#[test]
+fn f61_a_machine_that_was_resumed_earlier_waits_for_the_quarantine() {
+    rerun_if_starved(|| {
+        let (redis, site) = site(Redis::options());
+        let site = quarantined(&site, "20s");
+        let first = site.process("first");
+        let within = Duration::from_millis(300);
+        first.acquire_within("x", within).expect_err("the namespace is new");
+        first.kill();
+        // As the machine that was resumed later has noted it.
+        let fields = redis.ask(&["HKEYS", CLOCK]).texts();
+        let host = fields.into_iter().find(|field| field.starts_with("host:")).expect("a host");
+        let noted = redis.ask(&["HGET", CLOCK, &host]).text().expect("it is there");
+        let (by_boot, by_wall) = noted.split_once(' ').expect("it has two clocks");
+        let by_boot = by_boot.parse::<i64>().expect("a number") - 30_000_000;
+        redis.ask(&["HSET", CLOCK, &host, &format!("{by_boot} {by_wall}")]);
+        let refused = site.process("second").acquire_within("x", within);
+        refused.expect_err("the quarantine lasts");
+    });
+}
+
 /// F-7: with the log synced for each write nothing is lost, and there is no quarantine after a restart.
 #[test]
 fn f07_a_synced_log_needs_no_quarantine() {
