@@ -177,25 +177,30 @@ impl<L: Link> Connections<L> {
     /// Calls [`connection`](Self::connection), for one server after the other, until there is a connection.
     ///
     /// If one server refuses our credentials, and another server has an error that may pass by itself, the error that may pass is
-    /// returned. If the refusal were returned, the caller would stop trying, although the other server may be starting, and accept
-    /// us soon. Before the first connection of the process, the error of the last try is returned, even if it is a refusal: the
-    /// user may just have given a wrong password, and has to see that.
+    /// returned, and tells of the refusal. If the refusal were returned, the caller would stop trying, although the other server may
+    /// be starting, and accept us soon. If it were not told of, and the other server stayed away, nobody would learn why callers wait.
+    /// Before the first connection of the process, the error of the last try is returned, even if it is a refusal: the user may just
+    /// have given a wrong password, and has to see that.
     pub(crate) async fn reach(self: &Arc<Self>) -> Made<L> {
-        let (mut tried, mut passing) = (0, None);
+        let (mut tried, mut passing, mut refusal) = (0, None, None);
         loop {
-            let outcome = self.connection().await;
+            let failure = match self.connection().await {
+                Ok(made) => return Ok(made),
+                Err(failure) => failure,
+            };
             tried += 1;
             // Looking up a host's name may have added servers, so the number of servers is read again after each try.
             let is_one_left = tried < self.rotation.servers();
-            match outcome {
-                Err(failure) if failure.is_broken && is_one_left => {
-                    passing = Some(failure).filter(Failure::is_of_outage).or(passing);
-                }
-                Err(failure) if failure.is_refusal() && self.has_connected() => {
-                    return Err(passing.unwrap_or(failure));
-                }
-                outcome => return outcome,
+            let is_refusal = failure.is_refusal() && self.has_connected();
+            if is_refusal {
+                refusal = Some(failure.error.clone());
             }
+            if failure.is_broken && is_one_left {
+                passing = Some(failure).filter(Failure::is_of_outage).or(passing);
+                continue;
+            }
+            let told = if is_refusal { passing.unwrap_or(failure) } else { failure };
+            return Err(told.beside(refusal));
         }
     }
 

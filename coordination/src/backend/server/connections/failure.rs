@@ -64,6 +64,16 @@ impl Failure {
     pub(super) fn is_refusal(&self) -> bool {
         matches!(self.error.kind(), ErrorKind::Auth | ErrorKind::Permission)
     }
+
+    /// The same failure, which tells in addition that another server has refused us, if one has.
+    pub(super) fn beside(self, refusal: Option<Error>) -> Self {
+        let Some(refusal) = refusal.filter(|_| !self.is_refusal()) else { return self };
+        let (said, refused) = (self.error.message(), refusal.message());
+        let message = format!("{said}; another server refuses us: {refused}");
+        let error = Error::new(self.error.kind(), self.error.operation(), message)
+            .with_effect(self.error.effect());
+        Self { error: error.with_source(self.error), ..self }
+    }
 }
 
 /// The failure if making a connection takes longer than this.

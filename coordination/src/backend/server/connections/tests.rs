@@ -227,6 +227,7 @@ async fn an_error_that_passes_is_told_rather_than_a_refusal() -> Result<()> {
         connections.rotation.give_up(epoch);
         let error = connections.reach_for("enter").await.expect_err("nobody lets us in");
         assert_eq!(error.kind(), kind);
+        assert!(error.message().contains("another server refuses us"), "{error}");
     }
     Ok(())
 }
