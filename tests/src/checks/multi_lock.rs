@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use coordination::{
@@ -15,7 +14,7 @@ use tokio::time::{sleep, timeout};
 
 use super::TestStore;
 use super::interruption::{Pair, at_every_poll};
-use super::tools::{ANSWERED, MOMENT, PATIENCE, Room, assert_out_of_time};
+use super::tools::{ANSWERED, MOMENT, PATIENCE, Probe, Room, assert_out_of_time};
 use crate::bounds;
 use crate::harness::{Mode, eventually_async};
 use crate::must_hold;
@@ -392,31 +391,17 @@ pub async fn ml1_cut_off_all_are_lost_before_another_is_granted(store: &TestStor
     let guard = Arc::new(locks(&one, &["a", "b"]).acquire(Some(PATIENCE)).await?);
     let waiting = acquire_in_background(&other, &["b", "c"]);
     until(&other, "b", 2).await;
-    let last_held = Arc::new(AtomicUsize::new(0));
-    let probe = std::thread::spawn({
-        let (guard, last_held) = (Arc::clone(&guard), Arc::clone(&last_held));
-        move || {
-            // Not the moment at which it sees the loss: it may wait for a processor before it looks again.
-            let mut last = BootInstant::now();
-            loop {
-                let before = BootInstant::now();
-                if !guard.is_held() {
-                    return last;
-                }
-                last = before;
-                last_held.fetch_add(1, Ordering::SeqCst);
-                std::thread::sleep(Duration::from_micros(200));
-            }
-        }
+    let probe = Probe::over({
+        let guard = Arc::clone(&guard);
+        move || guard.is_held()
     });
     store.proxy().set_both(Mode::Blackhole);
     let cut = Instant::now();
     let next = waiting.await.expect("no panic")?;
     let granted = BootInstant::now();
     must_hold!(!guard.is_held());
-    assert!(probe.join().expect("the probe") < granted);
+    must_hold!(probe.last_held().await < granted);
     assert!(cut.elapsed() <= store.crash_bound(), "{:?}", cut.elapsed());
-    assert!(last_held.load(Ordering::SeqCst) > 0);
     assert!(next.is_held());
     store.proxy().heal();
     next.release().await?;

@@ -1,5 +1,6 @@
 //! What the checks of all recipes use.
 
+use std::ops::Deref;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,8 +9,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use coordination::{
-    BootInstant, Builder, Coordinator, Error, ErrorKind, FencingToken, Lock, LockGuard, Result,
-    State,
+    BootInstant, Builder, Coordinator, Error, ErrorKind, FencingToken, Grant, Lock, LockGuard,
+    Result, State,
 };
 use tokio::time::{sleep, timeout};
 
@@ -176,23 +177,41 @@ impl Drop for Inside<'_> {
     }
 }
 
-/// A thread that calls a guard's [`is_held`](coordination::Grant::is_held) all the time, even while the executor is
-/// blocked.
+/// A thread that calls `is_held` of a guard all the time, even while the executor is blocked, and counts how often it was
+/// held.
 #[derive(Debug)]
-pub struct Probe(JoinHandle<BootInstant>);
+pub struct Probe(JoinHandle<Seen>);
+
+/// What a [`Probe`] has seen.
+#[derive(Debug)]
+struct Seen {
+    /// How many looks saw the guard held.
+    looks: usize,
+    /// When the last of these looks began.
+    last: BootInstant,
+}
 
 impl Probe {
-    /// Calls `is_held` until it returns false.
-    pub fn start(guard: &Arc<LockGuard>) -> Self {
+    /// Calls [`is_held`](Grant::is_held) of this guard's grant until it returns false.
+    pub fn start<G>(guard: &Arc<G>) -> Self
+    where
+        G: Deref<Target = Grant> + Send + Sync + 'static,
+    {
         let guard = Arc::clone(guard);
+        Self::over(move || guard.is_held())
+    }
+
+    /// Calls this `is_held` until it returns false. A guard of several locks is no [`Grant`], but has one, too.
+    pub fn over(is_held: impl Fn() -> bool + Send + 'static) -> Self {
         Self(thread::spawn(move || {
-            let mut last = BootInstant::now();
+            let mut seen = Seen { looks: 0, last: BootInstant::now() };
             loop {
                 let before = BootInstant::now();
-                if !guard.is_held() {
-                    return last;
+                if !is_held() {
+                    // Without the present moment: the thread may have waited for a processor before this look.
+                    return seen;
                 }
-                last = before;
+                seen = Seen { looks: seen.looks + 1, last: before };
                 // Pauses, because the checks share two cores with servers.
                 thread::sleep(Duration::from_micros(200));
             }
@@ -205,9 +224,16 @@ impl Probe {
     }
 
     /// The last moment at which `is_held` returned true.
+    ///
+    /// # Panics
+    ///
+    /// If `is_held` never returned true: then the check has seen nothing.
     pub async fn last_held(self) -> BootInstant {
         let joining = tokio::task::spawn_blocking(|| self.0.join().expect("the probe"));
-        timeout(PATIENCE, joining).await.expect("the guard is lost").expect("not aborted")
+        let seen = timeout(PATIENCE, joining).await.expect("the guard is lost");
+        let seen = seen.expect("not aborted");
+        assert!(seen.looks > 0, "it was never seen to be held");
+        seen.last
     }
 }
 
