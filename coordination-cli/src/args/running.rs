@@ -189,7 +189,7 @@ Exit codes:
   0-125    the command's own; 0 also: skipped
   64       wrong arguments, URL or settings
   69       the store is out of reach, or refuses
-  70       the lock was lost; the command was stopped
+  70       the lock was lost; the command was stopped, or may have outlived it
   71       the system did not let us start what we need
   75       not free in time
   126, 127 the command cannot be run, or is not there

@@ -420,6 +420,29 @@ fn every_command_has_the_same_version() {
     });
 }
 
+/// What is said of a code may be shorter in the help.
+#[test]
+fn the_help_has_the_exit_codes_of_the_page() {
+    let help = stdout(&output(plain().args(["run", "--help"]).env("COLUMNS", "120")));
+    let (_, codes) = help.split_once("\nExit codes:\n").expect("they are there");
+    let lines = codes.lines().map_while(|line| line.strip_prefix("  ")?.split_at_checked(9));
+    let of_help: Vec<_> = lines.map(|(code, told)| (code.trim_end(), told)).collect();
+    let page = include_str!("../../../../docs/cli.md");
+    let (_, table) = page.split_once("\n## Exit codes\n\n").expect("they are there");
+    let rows = table.lines().map_while(|line| line.strip_prefix("| ")?.split_once(" | "));
+    let of_page: Vec<_> = rows.collect();
+    let ours = |all: &[(&str, &str)]| -> Vec<String> {
+        let all = all.iter().skip_while(|(code, _)| *code != "64");
+        all.map(|(code, _)| (*code).to_owned()).collect()
+    };
+    assert_eq!(ours(&of_help), ["64", "69", "70", "71", "75", "126, 127", "128 + n"]);
+    assert_eq!(ours(&of_help), ours(&of_page));
+    for (code, told) in of_help.into_iter().chain(of_page) {
+        let is_whole = told.contains("or may have outlived it");
+        assert_eq!(is_whole, code == "70", "{code}: {told}");
+    }
+}
+
 #[test]
 fn prune_removes_what_nobody_uses() {
     rerun_if_starved(|| {
