@@ -4,7 +4,8 @@ use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use coordination::{
-    Claimant, Coordinator, Election, FencingToken, Limiter, Lock, Occupant, Semaphore, WorkQueue,
+    Candidate, Claimant, Contender, Coordinator, Election, FencingToken, Limiter, Lock, Occupant,
+    Semaphore, WorkQueue,
 };
 
 use crate::args::{Break, Broken, Store};
@@ -41,6 +42,18 @@ impl Who {
         Self { member: member.to_owned(), shown: exit::who(member, label), token, holds }
     }
 
+    fn of_contender(one: &Contender) -> Self {
+        Self::new(&one.member, &one.label, one.token, one.holding)
+    }
+
+    fn of_occupant(one: &Occupant) -> Self {
+        Self::new(&one.member, &one.label, one.token, !one.slots.is_empty())
+    }
+
+    fn of_candidate(one: &Candidate) -> Self {
+        Self::new(&one.member, &one.label, one.term, one.leading)
+    }
+
     fn of_claim(one: &Claimant) -> Self {
         let who = Self::new(&one.member, "", one.token, true);
         if one.member.is_empty() { Self { shown: BY_ID.to_owned(), ..who } } else { who }
@@ -67,9 +80,9 @@ async fn asked_to_let_go(asked: &Break, store: &Store, coordinator: &Coordinator
         say(format_args!("nobody holds {:?}", lock.name()));
         return Ok(NOBODY);
     }
-    for holder in holders.into_iter().filter(|_| !store.quiet) {
-        let who = Who::new(&holder.member, &holder.label, holder.token, true);
-        say(format_args!("asked to let go: {}", shown(lock.name(), &who)));
+    for holder in holders.iter().filter(|_| !store.quiet) {
+        let shown = shown(lock.name(), &Who::of_contender(holder));
+        say(format_args!("asked to let go: {shown}"));
     }
     Ok(0)
 }
@@ -92,34 +105,37 @@ async fn taken_away(
         say(format_args!("nobody holds {:?}{token}", held.name()));
         return Ok(0);
     };
-    let shown = shown(held.name(), &who);
-    if !asked.yes && !is_confirmed(&shown)? {
+    if !asked.yes && !is_confirmed(&shown(held.name(), &who))? {
         return Ok(REFUSED);
     }
     if let Held::Lock(lock) = &held {
         note_break(lock, coordinator).await;
     }
     // Exactly the one that was seen: somebody else may hold it by now.
-    if !held.break_grant(who.token).await? {
+    let Some(who) = held.break_grant(who.token).await? else {
         let what = "the holder has changed meanwhile; nothing was done";
         return Err(Failure::new(exit::BUSY, what));
-    }
+    };
     let taken = Taken::now(coordinator, held.recipe(), &asked.name, &asked.reason);
     // First of all whoever asks is told: the store may take its time with the note.
     if !store.quiet {
         let granted = lease.map(|lease| longest(lease, coordinator.characteristics().min_ttl));
         let told = match &held {
             Held::Queue(_) => "its worker is told when it renews the claim".to_owned(),
-            _ => told(coordinator.loss_delay(), granted),
+            _ => told(&who, coordinator.loss_delay(), granted),
         };
-        say(format_args!("broken: {shown}; {told}"));
+        say(format_args!("broken: {}; {told}", shown(held.name(), &who)));
     }
     history::note(coordinator, &taken.away_from(&who.member, who.token.value())).await;
     Ok(0)
 }
 
-/// When a holder learns of it, and until when one goes on that does not, where its settings are ours.
-fn told(delay: Duration, lease: Option<Duration>) -> String {
+/// When a holder learns of it, and until when one goes on that does not, where its settings are ours; or what becomes of one that
+/// only waited.
+fn told(who: &Who, delay: Duration, lease: Option<Duration>) -> String {
+    if !who.holds {
+        return "it was still waiting, and is sent to the end of the queue".to_owned();
+    }
     let until = match lease {
         Some(lease) => format!("until {lease:?} after its last heartbeat"),
         None => "until it ends, or runs again".to_owned(),
@@ -186,36 +202,30 @@ impl Held {
     }
 
     async fn all(&self) -> Outcome<Vec<Who>> {
-        let of = |all: Vec<Occupant>| {
-            let who =
-                |one: Occupant| Who::new(&one.member, &one.label, one.token, !one.slots.is_empty());
-            all.into_iter().map(who).collect()
-        };
+        let of = |all: Vec<Occupant>| all.iter().map(Who::of_occupant).collect();
         Ok(match self {
-            Self::Lock(lock) => {
-                let all = lock.holders().await?.into_iter();
-                all.map(|one| Who::new(&one.member, &one.label, one.token, one.holding)).collect()
-            }
+            Self::Lock(lock) => lock.holders().await?.iter().map(Who::of_contender).collect(),
             Self::Semaphore(semaphore) => of(semaphore.holders().await?),
             Self::Limiter(limiter) => of(limiter.inspect().await?),
             Self::Election(election) => {
-                let all = election.candidates().await?.into_iter();
-                all.map(|one| Who::new(&one.member, &one.label, one.term, one.leading)).collect()
+                election.candidates().await?.iter().map(Who::of_candidate).collect()
             }
-            Self::Queue(queue) => {
-                queue.claims().await?.into_iter().map(|one| Who::of_claim(&one)).collect()
-            }
+            Self::Queue(queue) => queue.claims().await?.iter().map(Who::of_claim).collect(),
         })
     }
 
-    /// False: nobody has this token any more.
-    async fn break_grant(&self, token: FencingToken) -> Outcome<bool> {
+    /// Answers who has lost it, as it was at that moment: whoever waited may have come to hold it since. `None`: nobody has this token
+    /// any more.
+    async fn break_grant(&self, token: FencingToken) -> Outcome<Option<Who>> {
+        let of = |former: Option<Occupant>| former.as_ref().map(Who::of_occupant);
         Ok(match self {
-            Self::Lock(lock) => lock.break_grant(token).await?.is_some(),
-            Self::Semaphore(semaphore) => semaphore.break_grant(token).await?.is_some(),
-            Self::Limiter(limiter) => limiter.break_grant(token).await?.is_some(),
-            Self::Election(election) => election.break_grant(token).await?.is_some(),
-            Self::Queue(queue) => queue.break_claim(token).await?.is_some(),
+            Self::Lock(lock) => lock.break_grant(token).await?.as_ref().map(Who::of_contender),
+            Self::Semaphore(semaphore) => of(semaphore.break_grant(token).await?),
+            Self::Limiter(limiter) => of(limiter.break_grant(token).await?),
+            Self::Election(election) => {
+                election.break_grant(token).await?.as_ref().map(Who::of_candidate)
+            }
+            Self::Queue(queue) => queue.break_claim(token).await?.as_ref().map(Who::of_claim),
         })
     }
 }
@@ -239,14 +249,25 @@ fn is_confirmed(what: &str) -> Outcome<bool> {
 mod tests {
     use super::*;
 
+    fn who(holds: bool) -> Who {
+        Who::new("stuck", "", FencingToken::new(7).expect("not zero"), holds)
+    }
+
     /// One breaks just those that hang.
     #[test]
     fn whoever_breaks_is_told_how_long_a_holder_that_hangs_goes_on() {
-        let ms = Duration::from_millis;
-        let said = told(ms(50), Some(longest(ms(1_500), Some(ms(1_000)))));
+        let (ms, holder) = (Duration::from_millis, who(true));
+        let said = told(&holder, ms(50), Some(longest(ms(1_500), Some(ms(1_000)))));
         assert!(said.contains("within 50ms") && said.contains("until 2s after"), "{said}");
         assert_eq!(longest(ms(3_000), Some(ms(10_000))), ms(10_000));
         assert_eq!(longest(ms(3_000), None), ms(3_000));
-        assert!(told(ms(50), None).contains("until it ends"));
+        assert!(told(&holder, ms(50), None).contains("until it ends"));
+    }
+
+    /// It runs nothing that could go on.
+    #[test]
+    fn whoever_breaks_is_told_that_one_only_waited() {
+        let said = told(&who(false), Duration::from_millis(50), Some(Duration::from_secs(10)));
+        assert!(said.contains("end of the queue") && !said.contains("may go on"), "{said}");
     }
 }

@@ -409,6 +409,33 @@ fn breaking_may_mean_one_grant_only() {
     });
 }
 
+/// It has no command that could go on. It queues again when whom it waits for has ended.
+#[test]
+fn breaking_one_that_waits_sends_it_to_the_end_of_the_queue() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let mut held = store.runs("--member-id holds --lock x");
+        let mut waits = store.start("--member-id waits --lock x -- true");
+        let token = || -> Option<u64> {
+            let all = output(&mut store.coordination(["status", "x", "--json"]));
+            let all: Vec<Value> = serde_json::from_str(&stdout(&all)).expect("an array");
+            all.iter().find(|row| row["member"] == "waits")?["token"].as_u64()
+        };
+        assert!(wait_until(LONG, || token().is_some()));
+        let first = token().expect("it waits").to_string();
+        let broken =
+            output(&mut store.coordination(["break", "x", "--yes", "--token", first.as_str()]));
+        let said = stderr(&broken);
+        assert_eq!(broken.status.code(), Some(0), "{said}");
+        assert!(said.contains("waited for by waits with token"), "{said}");
+        assert!(said.contains("the end of the queue") && !said.contains("may go on"), "{said}");
+        assert_ne!(token().map(|token| token.to_string()), Some(first), "it has its place no more");
+        assert!(held.is_running() && waits.is_running());
+        drop(held);
+        assert_eq!(waits.code(), Some(0));
+    });
+}
+
 #[test]
 fn every_command_has_the_same_version() {
     rerun_if_starved(|| {
