@@ -14,7 +14,7 @@ use super::layout::Letter;
 use super::letters::{self, Pending};
 use super::refused::Refused;
 use crate::env;
-use crate::error::{ErrorKind, Result};
+use crate::error::Result;
 
 /// The longest that a claim waits for dead letters to be delivered.
 pub(super) const DELIVERY: Duration = Duration::from_secs(1);
@@ -58,29 +58,26 @@ impl WorkQueue {
         let mut failed = BTreeSet::new();
         while self.engine.has_letters() {
             let is_left_out = |queue: &str| failed.contains(queue) || refused.is_put_off(queue);
-            let mut asked = None;
             let step = |draft: &mut Draft<'_>, _: &[u64]| {
                 let id = draft.head.id;
-                asked = letters::next_queue(draft, is_left_out).map(|(queue, _)| queue.to_owned());
                 letters::pending(draft, is_left_out).map(|pending| pending.map(|next| (id, next)))
             };
-            let (id, pending) = match (self.engine.run_here("deliver", step).await, asked) {
-                // Somebody has changed a letter: those that go elsewhere do not wait for it.
-                (Err(error), Some(queue)) if error.kind() == ErrorKind::Corrupt => {
-                    refused.note(&queue, self.name(), &error);
-                    failed.insert(queue);
-                    continue;
-                }
-                (next, _) => next?,
-            };
+            let (id, pending) = self.engine.run_here("deliver", step).await?;
             let Some(pending) = pending else { return Ok(()) };
-            let Pending { queue, letters, upto } = pending;
+            let Pending { queue, letters, unreadable, upto } = pending;
             if letters.is_empty() {
                 tracing::warn!(queue = self.name(), upto, "dead letters are missing");
             } else if let Err(error) = self.hand_over(to, &queue, (id, &letters)).await {
                 refused.note(&queue, self.name(), &error);
                 failed.insert(queue);
                 continue;
+            } else if !unreadable.is_empty() {
+                tracing::warn!(
+                    queue = self.name(),
+                    to = queue,
+                    ?unreadable,
+                    "dead letters that cannot be read are now items that cannot be read"
+                );
             }
             let step =
                 |draft: &mut Draft<'_>, _: &[u64]| letters::delivered(draft, id, &queue, upto);

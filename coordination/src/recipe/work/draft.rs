@@ -274,14 +274,24 @@ impl<'a> Draft<'a> {
         self.bodies.insert(number, slot);
     }
 
-    pub(super) fn letter(&mut self, place: LetterPlace) -> Step<&mut Option<Letter>> {
+    /// Writes a letter, or removes it (`None`), also where what is there cannot be read.
+    pub(super) fn set_letter(&mut self, place: LetterPlace, letter: Option<Letter>) -> Step<()> {
+        let name = letter_name(place);
+        self.want([Arc::clone(&name)])?;
+        let was_there = self.known.get(&name).is_some_and(Option::is_some);
         self.has_changed = true;
-        self.letters.open(place, &letter_name(place), self.known).map(Slot::change)
+        self.letters.insert(place, Slot { value: letter, was_there, has_changed: true });
+        Ok(())
     }
 
     pub(super) fn peek_letter(&mut self, place: LetterPlace) -> Step<Option<Letter>> {
         let slot = self.letters.open(place, &letter_name(place), self.known)?;
         Ok(slot.value.clone())
+    }
+
+    /// The record of a letter that was read, as it is.
+    pub(super) fn raw_letter(&self, place: LetterPlace) -> Option<&str> {
+        self.known.get(&letter_name(place)).and_then(Option::as_deref)
     }
 
     /// The record for letters that come from this queue.

@@ -5,11 +5,14 @@
 //! removed. Whoever is killed in between leaves letters to the next one who claims, and none is posted twice, as long as the other
 //! queue has not [forgotten](forget_some) this one.
 //!
-//! Letters to one queue are in one outbox and go in their order. A queue that takes none keeps no other one from its letters.
+//! Letters to one queue are in one outbox and go in their order. A queue that takes none keeps no other one from its letters. Nor does a
+//! letter that somebody has changed so that it cannot be read keep those behind it: what is left of it becomes an item that cannot be
+//! read.
 
-use super::draft::{Draft, Outcome, Step, letter_name};
-use super::layout::{Item, Letter, Outbox, Received, Sender};
+use super::draft::{Draft, LetterPlace, Outcome, Step, Stop, letter_name};
+use super::layout::{Item, Letter, Micros, Outbox, Received, Sender};
 use super::post::{New, left_to_tidy, post};
+use crate::error::ErrorKind;
 
 /// How many letters are delivered at once, and ([`AT_ONCE`]) how many are read at once, as each may be long.
 const BATCH: u64 = 16;
@@ -20,6 +23,10 @@ const LENGTH: usize = 192 * 1024;
 /// name. With names of 30 bytes, some fifty thousand are known in the 256 records together.
 const LONG_RECEIVED: usize = 16 * 1024;
 const OF_A_SENDER: usize = 48;
+/// How much is kept of a letter that cannot be read: more than the longest one has.
+const MOST_REMAINS: usize = 350 * 1024;
+/// How long it lives: as long as an item can, as nobody knows how long it was to live.
+const LIFE_OF_REMAINS: Micros = 14 * 24 * 3_600 * 1_000_000;
 
 /// Makes a letter of an item.
 pub(super) fn send(draft: &mut Draft<'_>, rank: u64, item: &Item, body: String) -> Step<()> {
@@ -30,7 +37,7 @@ pub(super) fn send(draft: &mut Draft<'_>, rank: u64, item: &Item, body: String) 
     let mut outbox = draft.head.outboxes.get(&poison.queue).copied().unwrap_or(new);
     let left = item.expires.saturating_sub(draft.now);
     let letter = Letter { body, claims: item.claims, ttl: poison.ttl.unwrap_or(left) };
-    *draft.letter((outbox.began, outbox.end))? = Some(letter);
+    draft.set_letter((outbox.began, outbox.end), Some(letter))?;
     draft.remove(rank)?;
     outbox.end += 1;
     let head = draft.change();
@@ -46,44 +53,62 @@ pub(super) struct Pending {
     pub(super) queue: String,
     /// With their numbers.
     pub(super) letters: Vec<(u64, Letter)>,
+    /// The numbers of those of which only [remains](remains_of) are delivered.
+    pub(super) unreadable: Vec<u64>,
     /// All letters to this queue up to this number are among these, or somebody else has removed their records.
     pub(super) upto: u64,
 }
 
-/// The first queue to which letters are on their way, of those that `is_left_out` does not hold for.
-pub(super) fn next_queue<'a>(
-    draft: &'a Draft<'_>,
-    is_left_out: impl Fn(&str) -> bool,
-) -> Option<(&'a str, Outbox)> {
-    let mut all = draft.head.outboxes.iter().map(|(queue, outbox)| (queue.as_str(), *outbox));
-    all.find(|(queue, _)| !is_left_out(queue))
-}
-
-/// The next letters to [that queue](next_queue).
+/// The next letters to the first queue to which some are on their way, of those that `is_left_out` does not hold for.
 pub(super) fn pending(
     draft: &mut Draft<'_>,
     is_left_out: impl Fn(&str) -> bool,
 ) -> Step<Outcome<Option<Pending>>> {
-    let next = next_queue(draft, is_left_out).map(|(queue, outbox)| (queue.to_owned(), outbox));
+    let mut all = draft.head.outboxes.iter();
+    let next = all.find(|(queue, _)| !is_left_out(queue.as_str()));
+    let next = next.map(|(queue, outbox)| (queue.clone(), *outbox));
     let Some((queue, outbox)) = next else { return Ok(Outcome::Done(None)) };
     let end = outbox.end.min(outbox.first.saturating_add(BATCH));
     let (mut letters, mut length): (Vec<(u64, Letter)>, _) = (Vec::new(), 0);
-    let mut upto = outbox.first;
+    let (mut unreadable, mut upto) = (Vec::new(), outbox.first);
     for number in outbox.first..end {
         if (number - outbox.first) % AT_ONCE == 0 {
             let some = number..end.min(number + AT_ONCE);
             draft.want(some.map(|number| letter_name((outbox.began, number))))?;
         }
-        if let Some(letter) = draft.peek_letter((outbox.began, number))? {
+        let (letter, is_whole) = read(draft, (outbox.began, number))?;
+        if let Some(letter) = letter {
             length += letter.body.len();
             if !letters.is_empty() && length > LENGTH {
                 break;
             }
+            unreadable.extend((!is_whole).then_some(number));
             letters.push((number, letter));
         }
         upto = number;
     }
-    Ok(Outcome::Done(Some(Pending { queue, letters, upto })))
+    Ok(Outcome::Done(Some(Pending { queue, letters, unreadable, upto })))
+}
+
+/// A letter, and whether it is as it was written. If somebody has changed it so that it cannot be read, its remains are delivered: it
+/// does not hold up those behind it.
+fn read(draft: &mut Draft<'_>, place: LetterPlace) -> Step<(Option<Letter>, bool)> {
+    match draft.peek_letter(place) {
+        Err(Stop::Fail(error)) if error.kind() == ErrorKind::Corrupt => {
+            let remains = remains_of(draft.raw_letter(place).unwrap_or_default());
+            Ok((Some(remains), false))
+        }
+        letter => Ok((letter?, true)),
+    }
+}
+
+/// What is left of a letter that cannot be read. It becomes an item that cannot be read either, as `!` is not in base64; but all of the
+/// text that may be of the letter's body stays.
+fn remains_of(text: &str) -> Letter {
+    let is_of_body = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/');
+    let kept = text.chars().take(MOST_REMAINS).map(|c| if is_of_body(c) { c } else { '!' });
+    let body = std::iter::once('!').chain(kept).collect();
+    Letter { body, claims: 0, ttl: LIFE_OF_REMAINS }
 }
 
 /// Posts letters that have not come before. Answers how many pages that leaves to be [tidied](super::clear::tidy).
@@ -147,7 +172,7 @@ pub(super) fn delivered(
     let outbox = draft.head.outboxes.get(queue).copied();
     if let Some(mut outbox) = outbox {
         for number in outbox.first..outbox.end.min(last + 1) {
-            *draft.letter((outbox.began, number))? = None;
+            draft.set_letter((outbox.began, number), None)?;
         }
         outbox.first = outbox.first.max(last + 1);
         let outboxes = &mut draft.change().outboxes;

@@ -24,8 +24,8 @@ struct Refusal {
 }
 
 impl Refused {
-    /// Notes that this queue has failed to take letters of another one, or to give its own, or that those to it cannot be read. A warning
-    /// is logged the first time, and when it fails in another way than before.
+    /// Notes that this queue has failed to take letters of another one, or to give its own. A warning is logged the first time, and
+    /// when it fails in another way than before.
     pub(super) fn note(&mut self, queue: &str, from: &str, error: &Error) {
         let (now, kind) = (Instant::now(), error.kind());
         // What is out of reach is asked with the next claim.

@@ -99,21 +99,52 @@ async fn a_queue_that_takes_no_letters_holds_up_no_others() -> Result<()> {
     Ok(())
 }
 
-/// Somebody has changed a letter at the store, as no step does: it holds up those behind it, and no others.
+/// Somebody has changed a letter at the store, as no step does: it goes with the others, as an item that cannot be read either.
+#[test]
+fn a_letter_that_cannot_be_read_is_delivered_with_the_others() {
+    let (mut from, mut to) = (Fake::default(), Fake::default());
+    for mark in 0..3 {
+        dies(&mut from, mark, "dead");
+    }
+    from.records.insert(letter_name((0, 1)), "{\"body\":\"QU+J/D\", \u{fc}".into());
+    let pending = from.run(|draft| letters::pending(draft, |_| false)).expect("never refused");
+    let pending = pending.expect("three are on their way");
+    assert_eq!((pending.upto, &pending.unreadable[..]), (2, &[1][..]));
+    let [(0, whole), (1, remains), (2, _)] = &pending.letters[..] else { panic!("{pending:?}") };
+    assert_eq!((&whole.body[..], &remains.body[..]), ("xxxxxxxx", "!!!body!!!QU+J/D!!!!"));
+    to.run(|draft| letters::receive(draft, "q", &pending.letters, &[0, 1, 2])).expect("has room");
+    assert_eq!(to.look(stats).ready, 3);
+    from.run(|draft| letters::delivered(draft, 0, "dead", 2)).expect("never refused");
+    assert_eq!(from.look(stats).letters, 0);
+    assert!(from.records.keys().all(|name| !name.contains('l')), "{:?}", from.records.keys());
+}
+
+/// An operator has removed the head of another queue of this name, and left such a letter.
+#[test]
+fn a_letter_is_written_over_one_that_cannot_be_read() {
+    let mut from = Fake::default();
+    from.records.insert(letter_name((0, 0)), "no letter".into());
+    dies(&mut from, 0, "dead");
+    assert_eq!(next_but(&mut from, "another"), Some(("dead".to_owned(), vec![0])));
+    let pending = from.run(|draft| letters::pending(draft, |_| false)).expect("never refused");
+    assert!(pending.is_some_and(|pending| pending.unreadable.is_empty()));
+}
+
+/// No letter waits for it, and it is not lost.
 #[cfg(feature = "memory")]
 #[tokio::test(start_paused = true)]
 async fn a_letter_that_cannot_be_read_holds_up_no_others() -> Result<()> {
     use crate::backend::Write;
     use crate::recipe::engine::data::to_data;
     use crate::session::Written;
-    use crate::{ClaimOptions, Coordinator, NewItem};
+    use crate::{ClaimOptions, Coordinator, Effect, NewItem};
 
     let one = Coordinator::connect("memory://work-unreadable-letter").await?;
     let (jobs, first, second) = (one.queue("jobs")?, one.queue("dead-1")?, one.queue("dead-2")?);
     let nobody_brings_them = jobs.engine.delivering.lock().await;
-    for dead in [&first, &second] {
+    for (dead, body) in [(&first, "a"), (&first, "b"), (&second, "c")] {
         jobs.set_dead_letters(1, dead, None).await?;
-        jobs.post(&[NewItem::new("a")]).await?;
+        jobs.post(&[NewItem::new(body)]).await?;
         let claim = jobs.claim(ClaimOptions::default()).await?.expect("it is ready");
         claim.release().await?;
         assert!(jobs.claim(ClaimOptions::default()).await?.is_none());
@@ -126,7 +157,12 @@ async fn a_letter_that_cannot_be_read_holds_up_no_others() -> Result<()> {
     assert!(matches!(at.session.write("test", &spoil).await?, Written::Yes(_)));
     drop(nobody_brings_them);
     assert!(jobs.claim(ClaimOptions::default()).await?.is_none());
-    assert_eq!((second.stats().await?.ready, jobs.stats().await?.letters), (1, 1));
+    assert_eq!((second.stats().await?.ready, jobs.stats().await?.letters), (1, 0));
+    assert_eq!(first.stats().await?.ready, 2);
+    let error = first.pop(2).await.expect_err("one of them cannot be read");
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Corrupt, Effect::Applied));
+    assert_eq!(first.pop(2).await?[0].body(), b"b");
+    assert_eq!(first.stats().await?.delayed, 1, "it is there");
     Ok(())
 }
 
