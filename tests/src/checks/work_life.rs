@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use coordination::{Ack, ClaimOptions, ErrorKind, LossReason, NewItem, Result};
+use coordination::{Ack, ClaimOptions, Effect, ErrorKind, LossReason, NewItem, Result};
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 
@@ -101,15 +101,22 @@ pub async fn wk4_a_lost_sessions_items_come_back(store: &TestStore) -> Result<()
     Ok(())
 }
 
-/// WK4: a claim that was detached outlives the session, until its ttl is over.
+/// WK4: a claim that was detached outlives the session, until its ttl is over. One that was not ends with the client's stop, after which
+/// it can be neither renewed nor detached.
 pub async fn wk4_a_detached_claim_outlives_its_session(store: &TestStore) -> Result<()> {
     let (one, other) = (store.connect("one").await?, store.connect("other").await?);
     let theirs = jobs(&other);
-    let posted = posted(&theirs, 2).await?;
+    let posted = posted(&theirs, 3).await?;
     let claim = claimed(&jobs(&one), 2).await?;
+    let kept = claimed(&jobs(&one), 1).await?;
     let id = claim.detach().await?;
     one.stop().await?;
-    assert!(theirs.claim(limit(1)).await?.is_none());
+    assert_eq!(kind(kept.renew(None, None).await), Some(ErrorKind::Closed));
+    let refused = kept.detach().await.expect_err("its session has ended");
+    assert_eq!((refused.kind(), refused.effect()), (ErrorKind::Closed, Effect::None));
+    let back = theirs.claim_wait(limit(3), Some(PATIENCE)).await?.expect("one comes back");
+    assert_eq!(ids(&back), posted[2..]);
+    assert_eq!(back.ack_all().await?, 1);
     assert_eq!(theirs.get(id).await?.items.len(), 2);
     assert_eq!(theirs.ack(posted[0], id).await?, Ack::Done);
     let ttl = Duration::from_millis(300);
@@ -117,7 +124,7 @@ pub async fn wk4_a_detached_claim_outlives_its_session(store: &TestStore) -> Res
     theirs.renew(id, Some(ttl), None).await?;
     let next = theirs.claim_wait(limit(2), Some(PATIENCE)).await?.expect("it ends");
     assert!(begun.elapsed() >= ttl);
-    assert_eq!(ids(&next), posted[1..]);
+    assert_eq!(ids(&next), posted[1..2]);
     Ok(())
 }
 

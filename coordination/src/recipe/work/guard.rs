@@ -375,6 +375,7 @@ impl WorkClaim {
     ///
     /// * [`ErrorKind::NoSuchClaim`]: it is over, and others may have its items; also where its time was over when the answer came.
     /// * [`ErrorKind::Lost`]: the session that it was made in has ended, and with it the claim.
+    /// * [`ErrorKind::Closed`]: the same, as the coordinator was stopped or its runtime has ended.
     /// * [`ErrorKind::Input`], and those of a store that refuses or does not answer.
     ///
     /// # Cancel safety
@@ -589,8 +590,11 @@ impl WorkClaim {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoSuchClaim`]: the claim is over. [`ErrorKind::Lost`]: the session that it was made in has ended, and with it the
-    /// claim. Or those of a store that refuses or does not answer; the claim is given back then.
+    /// * [`ErrorKind::NoSuchClaim`]: the claim is over.
+    /// * [`ErrorKind::Lost`]: the session that it was made in has ended, and with it the claim.
+    /// * [`ErrorKind::Closed`]: the same, as the coordinator was stopped or its runtime has ended. Hand claims on before that, for
+    ///   instance once [`stopping`](crate::Coordinator::stopping) tells of a stop that waits.
+    /// * Those of a store that refuses or does not answer: the claim is given back.
     ///
     /// # Cancel safety
     ///
