@@ -4,7 +4,9 @@
 //! There are two difficulties. First, a file may be read while it is being written, or when a certificate has been replaced and its
 //! key has not been replaced yet. So if the contents of the files cannot be used, the credentials that were read before stay in
 //! use. Second, a file may be replaced before the server knows the new contents. So if a server refuses the new credentials, those
-//! with which a server last accepted us are tried.
+//! with which a server last accepted us are tried. The same happens if it is the client that refuses the server, because no
+//! authority in the files vouches for it: a new authority may be in its file before the server has its new certificate. So an
+//! authority that was taken out of its file is trusted until a connection was made without it.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -116,7 +118,7 @@ impl Access {
         state.used = Arc::clone(with);
         if *with != state.newest {
             state.tell(
-                "the server refuses the credentials that the URL's files hold now, and takes those of before",
+                "the server refuses what the URL's files hold now, or its certificate is of no authority in them; what was there before is used",
             );
         }
     }
@@ -215,6 +217,29 @@ mod tests {
         assert_eq!(access.instead_of(&second).as_deref().map(password), Some("one"));
         assert!(!access.are_others(), "the server has refused it just now");
         assert_eq!(password(&access.newest()), "two", "for the next connection");
+        Ok(())
+    }
+
+    /// Whoever has the key of an authority that was taken out can stand in for the server until then, so the log tells of it.
+    #[cfg(all(coordination_internals, feature = "memory"))]
+    #[test]
+    fn what_was_taken_out_is_used_until_a_connection_was_made_without_it() -> Result<()> {
+        let warnings = crate::session::logged::Warnings::begin();
+        let folder = tempfile::tempdir().expect("there is room");
+        let file = folder.path().join("password");
+        fs::write(&file, "one").expect("the folder is ours");
+        let access = access(&file)?;
+        let first = access.newest();
+        fs::write(&file, "two").expect("the folder is ours");
+        let second = access.newest();
+        for _ in 0..2 {
+            assert_eq!(access.instead_of(&second), Some(Arc::clone(&first)));
+            access.let_in(&first);
+        }
+        let told = warnings.told();
+        assert!(told.len() == 1 && told[0].contains("of no authority in them"), "{told:?}");
+        access.let_in(&second);
+        assert_eq!(access.instead_of(&second), None);
         Ok(())
     }
 
