@@ -38,5 +38,6 @@ mod shorter_leases_zookeeper;
 mod store_suite;
 mod testing;
 pub(crate) mod work_model;
+mod work_times;
 
 coordination_tests::conformance!(gate);
