@@ -54,6 +54,8 @@ impl Worker {
     pub(super) async fn turn(&mut self, pen: &Pen) {
         if self.rng.random_bool(0.3) {
             self.post(pen).await;
+        } else if self.rng.random_bool(0.1) {
+            self.hand_on(pen).await;
         } else if let Some((claim, call)) = self.claim().await {
             self.work(&claim, call, pen).await;
             if self.rng.random_bool(0.5) {
@@ -119,6 +121,27 @@ impl Worker {
             }
         }
         items.iter().for_each(|held| had(claim, held, pen));
+    }
+
+    /// Makes a claim, hands it on, and acknowledges its items by its id, as another process would.
+    async fn hand_on(&mut self, pen: &Pen) {
+        // Nobody ends it if this process is killed: it is to be over when the round ends.
+        let ttl = self.rng.random_range(LONGEST_DELAY / 4..LONGEST_DELAY);
+        let (call, options) = (now(), ClaimOptions::default().limit(MOST as usize).ttl(ttl));
+        let Ok(Some(claim)) = self.queue.claim(options).await else { return };
+        let (items, token) = (claim.items().to_vec(), claim.token().value());
+        items.iter().for_each(|item| write(pen, call, number(item), token, Work::Claimed));
+        let Ok(id) = claim.detach().await else { return };
+        for item in &items {
+            sleep(Duration::from_micros(self.rng.random_range(0..=self.pace.hold))).await;
+            let call = now();
+            write(pen, call, number(item), token, Work::Acking);
+            if let Some(acked) = acked(&self.queue.ack(item.id(), id).await) {
+                write(pen, call, number(item), token, acked);
+            }
+        }
+        // If it fails, the claim ends by itself.
+        let _ = self.queue.release(id).await;
     }
 
     async fn give_back(&mut self, claim: &WorkClaim, held: &mut Held<'_>, pen: &Pen) {
