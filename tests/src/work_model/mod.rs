@@ -1,5 +1,6 @@
 //! Random calls of several clients on a work queue. Each answer is compared with a model, and after each call no item
-//! may be in two live claims (C1 of the specification).
+//! may be in two live claims (C1 of the specification): of servers, all claims are asked for that only after each eighth call, and one
+//! claim after each of the others.
 //!
 //! On `memory://` the run takes place in paused time, so that each time is exact. Servers have clocks of their own: there a time is
 //! either so long that it never ends in a run, or so short that the run waits for its end before it goes on.
