@@ -58,7 +58,8 @@ pub async fn wk2_dead_items_in_front(store: &TestStore) -> Result<()> {
     let coordinator = store.connect("one").await?;
     let jobs = jobs(&coordinator);
     let dead: Vec<_> = (0..1_000).map(|_| NewItem::new("dead").ttl(SHORT)).collect();
-    for _ in 0..store.rounds(20, 4) {
+    // More than a group of pages has, which is 4,096.
+    for _ in 0..store.rounds(20, 5) {
         jobs.post(&dead).await?;
     }
     let alive = posted(&jobs, 2).await?;
