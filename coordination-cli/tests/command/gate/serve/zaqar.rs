@@ -180,6 +180,18 @@ fn what_zaqar_refuses_is_refused() {
             let body = json!({ "ttl": ttl, "grace": grace }).to_string();
             assert_eq!(queue.status("POST", "/claims", &body), 400, "{body}");
         }
+        let claimed = queue.ask("POST", "/claims", "");
+        let claim = Value::from(claimed.header("location").expect("where it is"));
+        let of_claim = format!("/claims/{}", last(&claim));
+        for body in ["[", "[]", ".", "\"fail\"", "{\"ttl\":-1,\"grace\":-1}"] {
+            assert_eq!(queue.status("PATCH", &of_claim, body), 400, "{body}");
+        }
+        for (ttl, grace) in [(59, 60), (60, 59), (60, 43_201), (43_201, 60)] {
+            let body = json!({ "ttl": ttl, "grace": grace }).to_string();
+            assert_eq!(queue.status("PATCH", &of_claim, &body), 400, "{body}");
+        }
+        let looked = queue.ask("GET", &of_claim, "").json();
+        assert_eq!([&looked["ttl"], &looked["grace"]], [&json!(300), &json!(60)]);
         for limit in ["0", "21", "-1", "x"] {
             assert_eq!(queue.status("POST", &format!("/claims?limit={limit}"), ""), 400, "{limit}");
             assert_eq!(
