@@ -305,6 +305,10 @@ pub(crate) struct Write {
     /// Changes of records (further texts of the queue, each with a name). They are written together with the value, or nothing is
     /// written. At most [`MOST_BESIDE`], all of different names. Empty if the value is removed.
     pub(crate) beside: Vec<Beside>,
+    /// Whether the write is to be refused while the store's memory is full. If not, it leads to there being less, or is what others
+    /// need that do.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "one store asks"))]
+    pub(crate) needs_room: bool,
     /// Dropped when no call of this write will be made any more, so that stores may forget what they know of its calls.
     #[cfg_attr(
         not(any(feature = "consul", feature = "etcd", feature = "zookeeper")),
@@ -334,6 +338,6 @@ impl Write {
     pub(crate) fn new(queue: &QueueKey, expected: Option<u64>, data: Option<Data>) -> Self {
         let (queue, id) = (queue.clone(), env::rng().random());
         let (beside, pending) = (Vec::new(), Arc::default());
-        Self { queue, id, expected, data, if_empty: false, beside, pending }
+        Self { queue, id, expected, data, if_empty: false, beside, needs_room: true, pending }
     }
 }

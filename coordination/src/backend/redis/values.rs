@@ -61,7 +61,8 @@ impl Values for Redis {
             .with(write.expected.map(|version| version.to_string()).unwrap_or_default())
             .with(text)
             .with(if write.if_empty { "1" } else { "" })
-            .with_number(write.id);
+            .with_number(write.id)
+            .with(if write.needs_room { "1" } else { "" });
         let beside = |call: Call, beside: &Beside| {
             call.with(&*beside.name).with(beside.data.as_deref().unwrap_or_default())
         };

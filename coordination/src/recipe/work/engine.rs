@@ -132,8 +132,8 @@ struct Made<T> {
     writes: Option<(Head, Vec<Beside>)>,
     /// What is written has no new time in it.
     sets_no_time: bool,
-    /// How long the head may become.
-    longest: usize,
+    /// It adds to the queue.
+    adds: bool,
     /// The ranks of items that it removes because their bodies are missing.
     without_body: Vec<u64>,
     /// The names of the records that were read for it; `known` has all records that are known by then.
@@ -313,7 +313,7 @@ impl Engine {
             let is_done = match made.writes {
                 Some((head, beside)) => {
                     let is_dated = !made.sets_no_time || look.moment.is_exact;
-                    let write = (head, beside, is_dated, made.longest);
+                    let write = (head, beside, is_dated, made.adds);
                     self.write(operation, &look, write, made.known).await?
                 }
                 None => made.read.is_empty() || self.is_still(operation, &look, made.known).await?,
@@ -478,7 +478,7 @@ impl Engine {
             draft.entries = Some(&look.entries);
             let done = step(&mut draft, &look.entries);
             let sets_no_time = draft.sets_no_time;
-            let longest = if draft.adds { MOST_OF_POSTS } else { MAX_VALUE_BYTES };
+            let adds = draft.adds;
             let without_body = std::mem::take(&mut draft.without_body);
             let done = done.and_then(|done| Ok((done, draft.finish()?)));
             let (outcome, writes) = match done {
@@ -489,7 +489,7 @@ impl Engine {
                     continue;
                 }
             };
-            return Ok(Made { outcome, writes, sets_no_time, longest, without_body, read, known });
+            return Ok(Made { outcome, writes, sets_no_time, adds, without_body, read, known });
         }
     }
 
@@ -516,7 +516,7 @@ impl Engine {
         &self,
         operation: &'static str,
         look: &Look,
-        (mut head, beside, is_dated, longest): (Head, Vec<Beside>, bool, usize),
+        (mut head, beside, is_dated, adds): (Head, Vec<Beside>, bool, bool),
         known: Known,
     ) -> Result<bool> {
         let mut write = Write::new(&self.queue.key, look.version, None);
@@ -528,8 +528,11 @@ impl Engine {
             head.clock = head.clock.next(look.moment, write.id);
         }
         remember(&mut head.done, write.id);
+        let longest = if adds { MOST_OF_POSTS } else { MAX_VALUE_BYTES };
         write.data = Some(to_data(operation, &head, longest)?);
         write.beside = beside;
+        // Where what was posted has filled the memory, it has to be possible to claim and acknowledge it.
+        write.needs_room = adds;
         let begun = Instant::now();
         let answer = self.queue.session.write(operation, &write).await;
         self.outage.note(begun, &answer);
@@ -583,6 +586,7 @@ impl Engine {
         look.head.clock.attest(witness);
         let data = to_data(operation, &look.head, MAX_VALUE_BYTES)?;
         let write = Write::new(&self.queue.key, Some(version), Some(data));
+        let write = Write { needs_room: false, ..write };
         // If others have written meanwhile there is nothing to attest. Whether it was done or not, the call has had no effect.
         let written = self.queue.session.write(operation, &write).await;
         written.map(|_| ()).map_err(|error| error.with_effect(Effect::None))

@@ -1,10 +1,11 @@
 -- Writes a queue's value by compare-and-set, and records beside it. Arguments (ARGV): record and age, which `tick` reads;
 -- session, generation, queue, and its two parts, kind and name; the version that the value has to have (empty: there has to be
--- no value); the new text (empty: remove the value); `1` if the queue has to have no entries; the write's id; then name and
--- text of each record beside the value (empty text: remove the record).
+-- no value); the new text (empty: remove the value); `1` if the queue has to have no entries; the write's id; `1` if it is to be
+-- refused while the memory is full; then name and text of each record beside the value (empty text: remove the record).
 if not tick() then return { 'stranger' } end
-local session, generation, queue, kind, name, expected, text, if_empty, id = unpack(ARGV, 3, 11)
-if text == '' then use_memory() end
+local session, generation, queue, kind, name, expected, text, if_empty, id, needs_room =
+  unpack(ARGV, 3, 12)
+if text == '' or needs_room == '' then use_memory() end
 local refused = admit(session, generation, 'member')
 if refused then return { refused } end
 local values = base .. 'values:' .. kind
@@ -26,7 +27,7 @@ else
   redis.call('HSET', values, name, version .. ' ' .. text)
 end
 local records = base .. 'records:' .. queue
-for at = 12, #ARGV, 2 do
+for at = 13, #ARGV, 2 do
   if ARGV[at + 1] == '' then
     redis.call('HDEL', records, ARGV[at])
   else

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use coordination::{Coordinator, Effect, Error, ErrorKind};
+use coordination::{ClaimId, ClaimOptions, Coordinator, Effect, Error, ErrorKind, NewItem};
 use coordination_tests::harness::{Direction, Mode, Redis, Server, rerun_on_threads};
 use tokio::task::block_in_place;
 use tokio::time::{sleep, timeout};
@@ -109,6 +109,35 @@ fn f36_what_is_held_is_kept_while_the_memory_is_full() {
         let late = site.builder("one").connect(&site.url).await.expect("there is room");
         let fresh = late.lock("z").expect("a good name").acquire(Some(LONG)).await;
         assert!(fresh.expect("there is room").is_held());
+    });
+}
+
+/// What has filled the memory can be worked off: items are claimed, given back and acknowledged, and claims are renewed. Only posts are
+/// refused.
+#[test]
+fn f36_a_work_queue_is_worked_off_while_the_memory_is_full() {
+    rerun_on_threads(async || {
+        let (redis, site) = block_in_place(|| site(Redis::options()));
+        let client = site.client("one").await;
+        let jobs = client.queue("jobs").expect("a good name");
+        let items: Vec<_> = (0..5).map(|number| NewItem::new(format!("job {number}"))).collect();
+        jobs.post(&items).await.expect("there is room");
+        let one = ClaimOptions::default().limit(1);
+        let held = jobs.claim(one.clone()).await.expect("there is room").expect("five are ready");
+        set_limit(&redis, "1");
+        is_full(jobs.post(&items).await);
+        held.renew(None, None).await.expect("the server confirms");
+        assert_eq!(held.ack_all().await.expect("the server confirms"), 1);
+        let id = ClaimId::random();
+        let next = jobs.claim_as(id, one.clone()).await.expect("the server confirms");
+        let item = next.expect("four are ready").items[0].id();
+        jobs.nack(item, id, Duration::ZERO).await.expect("the server confirms");
+        let mut done = 0;
+        while let Some(claim) = jobs.claim(one.clone()).await.expect("it has an entry") {
+            done += claim.ack_all().await.expect("the server confirms");
+        }
+        assert_eq!(done, 4);
+        assert_eq!(jobs.stats().await.expect("it answers").total(), 0);
     });
 }
 
