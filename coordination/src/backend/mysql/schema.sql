@@ -777,11 +777,6 @@ BEGIN
   SELECT its_status AS status, its_version AS version, its_value AS value;
 END
 //
--- The records with these names. `names` has commas between them.
-CREATE PROCEDURE coordination_records_of(of_path VARBINARY(640), names LONGBLOB) SQL SECURITY INVOKER
-  SELECT r.name AS name, r.data AS data FROM coordination_queues q JOIN coordination_records r ON r.queue = q.id
-    WHERE q.path = of_path AND FIND_IN_SET(r.name, names)
-//
 -- A page of the queues whose paths are between `after` and `upto`: each with the text of its first living entry, and with its
 -- value.
 CREATE PROCEDURE coordination_list(after VARBINARY(1024), upto VARBINARY(1024), most BIGINT) SQL SECURITY INVOKER

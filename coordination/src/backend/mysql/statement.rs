@@ -15,7 +15,10 @@ use crate::backend::Beside;
 use crate::backend::server::sql::{Argument, Call, corrupt};
 use crate::error::Result;
 
-/// The text of the statement that calls the call's procedure. Some calls also send the number of the connection (`generation`).
+/// The text of a call's statement, which calls the procedure of that name. Some calls also send the number of the connection
+/// (`generation`).
+///
+/// `records_of` is a query. A procedure would be given the names as one text, and could not find the records by an index.
 pub(super) fn text_of(call: &Call, generation: u64) -> String {
     let mut arguments = Vec::with_capacity(call.arguments.len());
     for argument in &call.arguments {
@@ -31,11 +34,21 @@ pub(super) fn text_of(call: &Call, generation: u64) -> String {
                 let width = ids.first().map_or(1, |id| id.len());
                 arguments.extend([literal(ids.concat()), width.to_string()]);
             }
-            Argument::Names(names) => arguments.push(literal(names.join(","))),
+            Argument::Names(names) => {
+                let names: Vec<_> = names.iter().map(|name| literal(name.as_bytes())).collect();
+                arguments.push(names.join(", "));
+            }
             Argument::Records(records) => arguments.extend(written(records)),
         }
     }
-    format!("CALL coordination_{}({})", call.function, arguments.join(", "))
+    match (call.function, &*arguments) {
+        ("records_of", [path, names]) => format!(
+            "SELECT r.name AS name, r.data AS data FROM coordination_queues q \
+               JOIN coordination_records r FORCE INDEX (PRIMARY) ON r.queue = q.id \
+             WHERE q.path = {path} AND r.name IN ({names})"
+        ),
+        (function, arguments) => format!("CALL coordination_{function}({})", arguments.join(", ")),
+    }
 }
 
 /// Records as four arguments of the procedure `coordination_write`: the names, with commas between them; the lengths of the texts
@@ -98,6 +111,9 @@ mod tests {
     fn what_is_given_together_stands_in_few_arguments() {
         let ids = Call::new("renew", "x").with(Argument::Ids(vec!["ab".into(), "cd".into()]));
         assert_eq!(text_of(&ids, 1), "CALL coordination_x(X'61626364', 2)");
+        let names = Argument::Names(vec!["a".into(), "b".into()]);
+        let read = text_of(&Call::new("read", "records_of").bytes("p").with(names), 1);
+        assert!(read.ends_with("WHERE q.path = X'70' AND r.name IN (X'61', X'62')"), "{read}");
         let record = |name: &str, data: Option<&str>| Beside {
             name: name.into(),
             data: data.map(Into::into),
