@@ -45,6 +45,8 @@ pub(crate) trait SqlServer: Server + 'static {
     const USED_AND_PRUNED: &'static str;
     /// Statement that makes the queue of the lock `x`, and gives no number in it.
     const MAKES_QUEUE: &'static str;
+    /// Statements that begin a transaction which sees the tables as of its first query.
+    const OLD_VIEW: &'static str;
     /// The kind of error that a client without TLS gets from a server that requires TLS.
     const WANTS_TLS: ErrorKind;
 
@@ -129,6 +131,7 @@ macro_rules! sql_checks {
             $server:
             s2_a_fenced_transaction_is_the_holders
             s2_nobody_is_granted_a_lock_within_a_fenced_transaction
+            s2_a_transaction_with_an_old_view_is_refused
             l4_a_free_lock_is_one_statement_each_way
             c3_who_gives_up_while_it_reads_costs_no_connection
             t2_numbers_go_on_when_a_queue_is_pruned_while_another_makes_it
@@ -212,6 +215,29 @@ pub(crate) async fn s2_nobody_is_granted_a_lock_within_a_fenced_transaction<S: S
     next.release().await.expect("released");
     other.stop().await.expect("stopped");
     holder.stop().await.expect("stopped");
+}
+
+/// S2: a transaction that sees the tables as of an earlier moment is refused, if the lock was passed on after that moment.
+pub(crate) async fn s2_a_transaction_with_an_old_view_is_refused<S: SqlServer>() {
+    let server = one::<S>();
+    let coordinator = Coordinator::connect(&url(&*server)).await.expect("a server");
+    let lock = coordinator.lock("x").expect("a name");
+    let guard = lock.acquire(PATIENCE).await.expect("free");
+    let (begin, fence) = (S::OLD_VIEW, S::fence("x", guard.token().value()));
+    try_ask(&*server, &format!("{begin}; {fence}; COMMIT")).expect("it is the holder's");
+    let transaction = {
+        let (server, entries, sleep) = (Arc::clone(&server), S::table("entries"), S::sleep(4.0));
+        let work = format!("{begin}; SELECT count(*) FROM {entries}; {sleep}; {fence}; COMMIT");
+        thread::spawn(move || server.tell(&work).map(drop))
+    };
+    while ask(&*server, S::SLEEPING) != "1" {}
+    guard.release().await.expect("released");
+    let next = lock.acquire(PATIENCE).await.expect("free");
+    assert_eq!(ask(&*server, S::SLEEPING), "1", "the transaction goes on after that");
+    let refused = transaction.join().expect("no panic").expect_err("the lock was passed on");
+    println!("S2 {}: {refused}", server.scheme());
+    next.release().await.expect("released");
+    coordinator.stop().await.expect("stopped");
 }
 
 /// L4: a lock that nobody else wants costs one statement to acquire, and one to release. By the server's log, the client sends

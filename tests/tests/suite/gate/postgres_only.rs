@@ -64,6 +64,7 @@ impl SqlServer for Postgres {
          DELETE FROM coordination.queues";
     const MAKES_QUEUE: &'static str = "SET coordination.lock_timeout = '10s';
         SELECT coordination.leave(NULL, 1, 'coordination/lock/x', 'nobody', NULL)";
+    const OLD_VIEW: &'static str = "BEGIN ISOLATION LEVEL REPEATABLE READ";
     const WANTS_TLS: ErrorKind = ErrorKind::Tls;
     const SLEEPING: &'static str =
         "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";

@@ -63,6 +63,7 @@ impl SqlServer for Mysql {
     const MAKES_QUEUE: &'static str =
         "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; USE coordination;
         CALL coordination_leave(NULL, 1, 'coordination/lock/x', 'nobody', NULL)";
+    const OLD_VIEW: &'static str = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ; BEGIN";
     /// MariaDB only says that it denies access, so the error cannot have a more exact kind.
     const WANTS_TLS: ErrorKind = ErrorKind::Auth;
     const SLEEPING: &'static str =
