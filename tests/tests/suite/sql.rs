@@ -2,6 +2,8 @@
 //! another version, and entries and sessions left by others. Each such store implements [`SqlServer`], which supplies
 //! the statements that the checks need.
 
+mod faults;
+
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,6 +13,10 @@ use coordination_tests::harness::{Certificates, Direction, Mode, Server};
 use rand::RngExt;
 use tokio::task::block_in_place;
 use tokio::time::timeout;
+
+pub(crate) use self::faults::{
+    f24_all_is_dropped, f49_a_user_is_shut_out, f71_a_password_is_replaced, f72_the_server_is_full,
+};
 
 pub(crate) const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));
 /// A number as a server gives it while its clock is set far ahead.
@@ -26,6 +32,15 @@ pub(crate) trait SqlServer: Server + 'static {
     const USER: &'static str;
     /// Grants for the user `app`: first some that are not enough, then those that are still missing after them.
     const RIGHTS: (&'static [&'static str], &'static str);
+    /// Statements after which the user `app` may not log in, and after which he may again.
+    const LOGIN: (&'static str, &'static str);
+    /// Statement that gives the user `app` another password, which stands for `{}`.
+    const PASSWORD: &'static str;
+    /// Statements after which the server accepts no further client of the user `app`, and after which it does again; and words of its
+    /// refusal.
+    const FULL: (&'static str, &'static str, &'static str);
+    /// Statement that drops all that the library has made.
+    const DROP: &'static str;
     /// Statements that bring the store into the state in which an interrupted installation leaves it.
     const NOT_ENDED: &'static [&'static str];
     /// Statement that gives the only open session entries that it does not know of, as a lagging replica may have them when

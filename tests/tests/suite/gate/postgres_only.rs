@@ -21,6 +21,14 @@ impl SqlServer for Postgres {
         ],
         "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA coordination TO app",
     );
+    const LOGIN: (&'static str, &'static str) = ("ALTER ROLE app NOLOGIN", "ALTER ROLE app LOGIN");
+    const PASSWORD: &'static str = "ALTER ROLE app PASSWORD '{}'";
+    const FULL: (&'static str, &'static str, &'static str) = (
+        "ALTER ROLE app CONNECTION LIMIT 1",
+        "ALTER ROLE app CONNECTION LIMIT -1",
+        "too many connections",
+    );
+    const DROP: &'static str = "DROP SCHEMA coordination CASCADE";
     /// Empty, because PostgreSQL creates all tables in one transaction, so that an interrupted installation leaves no
     /// table.
     const NOT_ENDED: &'static [&'static str] = &[];

@@ -18,6 +18,17 @@ impl SqlServer for Mysql {
         &["GRANT SELECT, EXECUTE ON coordination.* TO app"],
         "GRANT INSERT, UPDATE, DELETE ON coordination.* TO app",
     );
+    const LOGIN: (&'static str, &'static str) =
+        ("ALTER USER app ACCOUNT LOCK", "ALTER USER app ACCOUNT UNLOCK");
+    const PASSWORD: &'static str = "ALTER USER app IDENTIFIED BY '{}'";
+    /// Connections that were made before do not count. Who has connected since is remembered with his limit until the rights are
+    /// read anew.
+    const FULL: (&'static str, &'static str, &'static str) = (
+        "ALTER USER app WITH MAX_USER_CONNECTIONS 1",
+        "ALTER USER app WITH MAX_USER_CONNECTIONS 0; FLUSH PRIVILEGES",
+        "max_user_connections",
+    );
+    const DROP: &'static str = "DROP DATABASE IF EXISTS coordination";
     const NOT_ENDED: &'static [&'static str] = &[
         "CREATE DATABASE coordination",
         "CREATE PROCEDURE coordination.coordination_enter() SELECT 'not ended'",

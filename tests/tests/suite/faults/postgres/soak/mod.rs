@@ -10,8 +10,13 @@ use std::time::Duration;
 
 use coordination_tests::checks::Backend;
 use coordination_tests::faults::matrix;
+use coordination_tests::harness::Postgres;
 
 coordination_tests::fault_rows!(all server Postgres);
+
+crate::sql::sql_checks! {
+    Postgres: f24_all_is_dropped f49_a_user_is_shut_out f71_a_password_is_replaced f72_the_server_is_full
+}
 
 /// The timeout of waits; longer than any row should take.
 const LONG: Duration = Duration::from_secs(30);
