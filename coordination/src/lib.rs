@@ -50,7 +50,7 @@
 //! | `consul+https://…` | the same by TLS | processes of many hosts | `consul`, `tls` |
 //! | `redis://host/0`, `redis+unix:///path` | Redis 6 or newer | processes of many hosts | `redis` |
 //! | `rediss://…` | the same by TLS | processes of many hosts | `redis`, `tls` |
-//! | `postgres://user@h1,h2/database`, `postgresql://…` | PostgreSQL 12 or newer | processes of many hosts | `postgres` |
+//! | `postgres://user@h1,h2/database`, `postgresql://…` | PostgreSQL 13 or newer | processes of many hosts | `postgres` |
 //! | `mysql://user@h1,h2/database`, `mariadb://…` | MariaDB 10.6, MySQL 8.0 or newer | processes of many hosts | `mysql` |
 //!
 //! PostgreSQL and MySQL on another host than this need `tls`, too, unless the URL turns TLS off.

@@ -19,8 +19,8 @@ const SCHEMA: &str = include_str!("schema.sql");
 /// changes of comments do not count. A library refuses a schema of another version than its own, because it never replaces
 /// functions that exist.
 const VERSION: i32 = 11;
-/// The oldest version that can be used: 12, in the form in which a server reports its version.
-const OLDEST: i32 = 120_000;
+/// The oldest version that can be used: 13, in the form in which a server reports its version.
+const OLDEST: i32 = 130_000;
 /// If at least this many server processes of this client still wait for a replica's confirmation, or are at a statement for longer
 /// than a heartbeat may take, no further connection to this server is made. These processes belong to connections that the client
 /// has given up. A call on a new connection would wait for the replica too, or for the disk.
@@ -130,7 +130,7 @@ impl Server {
             ahead_ms(u64::try_from(get::<i64>(&found, "clock")?).unwrap_or_default());
         let version = get::<i32>(&found, "server_version")?;
         if version < OLDEST {
-            let message = "the server is older than PostgreSQL 12";
+            let message = "the server is older than PostgreSQL 13";
             return Err(Failure::broken(Error::new(ErrorKind::Unsupported, "connect", message)));
         }
         if get(&found, "is_replica")? {

@@ -54,7 +54,7 @@
 //!
 //! # Requirements
 //!
-//! PostgreSQL 12 or newer. The role that connects first needs the right to create the schema; or, if the schema exists, the right
+//! PostgreSQL 13 or newer. The role that connects first needs the right to create the schema; or, if the schema exists, the right
 //! to create tables and functions in it. Other roles need `USAGE` on the schema and `SELECT, INSERT, UPDATE, DELETE` on its tables.
 //!
 //! # URL options
