@@ -25,7 +25,7 @@ struct Stay {
     token: u64,
 }
 
-fn storm(backend: Backend) {
+pub(super) fn storm(backend: Backend) {
     let site = Site::start(backend, 1, WORKER);
     let url = &*site.url;
     let workers: Vec<_> = (0..PROCESSES)

@@ -11,6 +11,8 @@ mod many_names;
 mod mysql_only;
 #[cfg(feature = "mysql")]
 mod mysql_operators;
+#[cfg(feature = "mysql")]
+mod mysql_shared;
 mod pauses;
 #[cfg(feature = "postgres")]
 mod postgres_plans;

@@ -5,7 +5,7 @@ use coordination_tests::faults::{Site, pauses::Study};
 
 use crate::WORKER;
 
-fn paused_clients_are_never_wrong(backend: Backend) {
+pub(super) fn paused_clients_are_never_wrong(backend: Backend) {
     let site = Site::start(backend, 1, WORKER);
     let seed = seed("pauses");
     let figures = Study { count: 60, processes: 20, seed }.run(&site);

@@ -27,7 +27,7 @@ fn receipts(answer: &Value) -> impl Iterator<Item = (Duration, Duration)> {
         .zip(permits.map(|permit| Duration::from_micros(permit[1].as_u64().expect("a time"))))
 }
 
-fn t5_saturated(backend: Backend) {
+pub(super) fn t5_saturated(backend: Backend) {
     let site = Site::start(backend, 1, WORKER);
     let name = site.name();
     let workers: Vec<_> = (0..PROCESSES)

@@ -13,7 +13,7 @@ fn c1_a_hundred_thousand_random_calls_on_memory() {
     on_memory(100_000);
 }
 
-fn c1_two_thousand_random_calls(backend: Backend) {
+pub(super) fn c1_two_thousand_random_calls(backend: Backend) {
     let site = Site::start(backend, 1, WORKER);
     let run = run(&site.url, 2_000, seed("work model"), Time::Real);
     on_threads(run).expect("the store is there");

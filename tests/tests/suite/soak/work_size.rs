@@ -39,7 +39,7 @@ struct Measured {
     slow: Vec<String>,
 }
 
-fn c8_what_is_in_front_costs_a_claim_little(backend: Backend) {
+pub(super) fn c8_what_is_in_front_costs_a_claim_little(backend: Backend) {
     let site = Site::start(backend, 1, WORKER);
     let (table, slow) = on_threads(measure(&site)).expect("the store is there");
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/work");
