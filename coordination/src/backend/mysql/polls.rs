@@ -385,7 +385,8 @@ fn changes_of(paths: &[&String]) -> String {
 }
 
 /// The query that reads the entries of `waits`. It finds them by the ids of their queues, which `seen` has; `None`: none of the
-/// queues exists, so there is nothing to read.
+/// queues exists, so there is nothing to read. A lease that lasts for longer than its session has asked for, by more than a second,
+/// counts as run out, so that the waiter asks the server, which shortens it.
 fn entries_of(waits: &[&Wait], seen: &HashMap<String, Seen>) -> Option<String> {
     let mut of: HashMap<u64, Vec<String>> = HashMap::new();
     for wait in waits {
@@ -400,7 +401,7 @@ fn entries_of(waits: &[&Wait], seen: &HashMap<String, Seen>) -> Option<String> {
     (!all.is_empty()).then(|| {
         format!(
             "SELECT e.queue AS queue, e.seq AS seq, e.shared AS shared, \
-               GREATEST(COALESCE(s.expires, 0) - {NOW}, 0) AS remaining \
+               IF(s.expires > {NOW} + s.lease + 1000000, 0, GREATEST(COALESCE(s.expires, 0) - {NOW}, 0)) AS remaining \
              FROM coordination_entries e FORCE INDEX (PRIMARY) \
              LEFT JOIN coordination_sessions s ON s.id = e.session WHERE {}",
             all.join(" OR ")

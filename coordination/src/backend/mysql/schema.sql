@@ -181,6 +181,19 @@ END
 CREATE PROCEDURE coordination_end_session(of_session VARBINARY(16)) SQL SECURITY INVOKER
   UPDATE coordination_sessions SET expires = 0, `member` = NULL WHERE id = of_session AND expires > 0
 //
+-- If the lease of a session would last for longer than the session has asked for, the server's clock was set back after the last
+-- heartbeat. Then the lease begins anew, as with a heartbeat that comes just now, unless another step has locked the row. Only for use
+-- within a transaction: the clock is read again under the row's lock, so that no heartbeat that came meanwhile is undone.
+CREATE PROCEDURE coordination_shorten(of_session VARBINARY(16)) SQL SECURITY INVOKER
+BEGIN
+  DECLARE its_id VARBINARY(16);
+  SELECT s.id INTO its_id FROM coordination_sessions s
+    WHERE s.id = of_session AND s.expires > {now} + s.lease FOR UPDATE SKIP LOCKED;
+  IF its_id IS NOT NULL THEN
+    UPDATE coordination_sessions SET expires = {now} + lease WHERE id = its_id;
+  END IF;
+END
+//
 -- Ends a session if its time has passed. FALSE: it is alive, or another step has locked its row, and so may be extending or
 -- ending it.
 CREATE PROCEDURE coordination_end_if_expired(of_session VARBINARY(16), OUT is_over BOOLEAN) SQL SECURITY INVOKER
@@ -193,6 +206,7 @@ BEGIN
     SELECT s.expires INTO its_expires FROM coordination_sessions s WHERE s.id = of_session FOR UPDATE SKIP LOCKED;
     IF its_expires IS NULL OR its_expires > {now} THEN
       SET is_over = FALSE;
+      CALL coordination_shorten(of_session);
     ELSE
       CALL coordination_end_session(of_session);
     END IF;
@@ -315,14 +329,15 @@ END
 //
 -- Finds the newest entry with a smaller number that blocks an entry of this mode: `its_before` is its number, NULL if there is
 -- none, and `its_remaining` is for how long its lease still lasts. If the queue is locked, entries of sessions that are over
--- are removed on the way. If it is not, such an entry may be returned, with an `its_remaining` of 0.
+-- are removed on the way. If it is not, such an entry may be returned, with an `its_remaining` of 0; also one whose lease lasts too
+-- long.
 CREATE PROCEDURE coordination_standing(
   of_queue BIGINT, of_seq BIGINT, is_shared BOOLEAN, is_locked BOOLEAN,
   OUT its_blocker VARBINARY(64), OUT its_before BIGINT, OUT its_remaining BIGINT, OUT its_text LONGBLOB
 ) SQL SECURITY INVOKER
 BEGIN
   DECLARE its_session VARBINARY(16);
-  DECLARE its_first, its_nearest BIGINT;
+  DECLARE its_first, its_nearest, its_lease BIGINT;
   DECLARE is_done BOOLEAN;
   DECLARE budget INT DEFAULT 300;
   SELECT q.first INTO its_first FROM coordination_queues q WHERE q.id = of_queue;
@@ -336,15 +351,21 @@ BEGIN
       LEAVE standing;
     END IF;
     IF is_shared THEN
-      SELECT e.id, e.seq, e.session, e.text, GREATEST(COALESCE(s.expires, 0) - {now}, 0)
-        INTO its_blocker, its_before, its_session, its_text, its_remaining
+      SELECT e.id, e.seq, e.session, e.text, GREATEST(COALESCE(s.expires, 0) - {now}, 0), COALESCE(s.lease, 0)
+        INTO its_blocker, its_before, its_session, its_text, its_remaining, its_lease
         FROM coordination_entries e LEFT JOIN coordination_sessions s ON s.id = e.session
         WHERE e.queue = of_queue AND e.shared = FALSE AND e.seq >= its_first AND e.seq < of_seq ORDER BY e.seq DESC LIMIT 1;
     ELSE
-      SELECT e.id, e.seq, e.session, e.text, GREATEST(COALESCE(s.expires, 0) - {now}, 0)
-        INTO its_blocker, its_before, its_session, its_text, its_remaining
+      SELECT e.id, e.seq, e.session, e.text, GREATEST(COALESCE(s.expires, 0) - {now}, 0), COALESCE(s.lease, 0)
+        INTO its_blocker, its_before, its_session, its_text, its_remaining, its_lease
         FROM coordination_entries e LEFT JOIN coordination_sessions s ON s.id = e.session
         WHERE e.queue = of_queue AND e.seq >= its_first AND e.seq < of_seq ORDER BY e.seq DESC LIMIT 1;
+    END IF;
+    IF its_before IS NOT NULL AND its_remaining > its_lease THEN
+      IF is_locked THEN
+        CALL coordination_shorten(its_session);
+      END IF;
+      SET its_remaining = IF(is_locked, its_lease, 0);
     END IF;
     IF its_before IS NULL OR its_remaining > 0 OR NOT is_locked OR budget = 0 THEN
       LEAVE standing;
@@ -472,7 +493,8 @@ BEGIN
   SELECT its_status AS status;
 END
 //
--- Says which entry blocks an entry now. Locks and writes nothing, unless an entry whose session is over has to be removed.
+-- Says which entry blocks an entry now. Locks and writes nothing, unless an entry whose session is over has to be removed, or a lease
+-- to be shortened.
 CREATE PROCEDURE coordination_position(
   of_session VARBINARY(16), of_path VARBINARY(640), of_id VARBINARY(64), is_shared BOOLEAN, of_seq BIGINT
 ) SQL SECURITY INVOKER
@@ -508,7 +530,8 @@ BEGIN
 END
 //
 -- Reads a queue as of one moment: a row for the queue and a row for each entry, in any order. They are not sorted, because the
--- server would write a file to sort rows that may be long. Before that, removes entries whose sessions are over.
+-- server would write a file to sort rows that may be long. Before that, removes entries whose sessions are over, and
+-- shortens leases that last too long.
 CREATE PROCEDURE coordination_read(of_path VARBINARY(640)) SQL SECURITY INVOKER
 BEGIN
   DECLARE dead VARBINARY(16);
@@ -525,7 +548,9 @@ BEGIN
     -- being removed.
     SELECT e.session, e.seq INTO dead, at_seq FROM coordination_queues q JOIN coordination_entries e ON e.queue = q.id
       LEFT JOIN coordination_sessions s ON s.id = e.session
-      WHERE q.path = of_path AND e.seq >= q.first AND e.seq > at_seq AND COALESCE(s.expires, 0) <= {now}
+      WHERE q.path = of_path AND e.seq >= q.first AND e.seq > at_seq
+        -- A second more, as a heartbeat may have come since this statement began.
+        AND (COALESCE(s.expires, 0) <= {now} OR s.expires > {now} + s.lease + 1000000)
       ORDER BY e.seq LIMIT 1;
     IF dead IS NULL THEN
       LEAVE reading;

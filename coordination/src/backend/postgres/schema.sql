@@ -270,6 +270,26 @@ BEGIN
 END
 $f$;
 
+-- For how long the lease of a session still lasts; 0: it has run out, or there is no such session. If it would last for longer than
+-- the session has asked for, the server's clock was set back after the last heartbeat. Then the lease begins anew, as with a heartbeat
+-- that comes just now, unless another step has locked the row.
+CREATE FUNCTION {schema}.remaining_of(of_session bytea) RETURNS bigint LANGUAGE plpgsql AS $f$
+DECLARE
+  known record;
+  now bigint;
+BEGIN
+  SELECT expires, lease INTO known FROM {schema}.sessions WHERE id = of_session;
+  -- The clock is read after the row, and again under the row's lock: a heartbeat that came meanwhile must not be undone.
+  now := {schema}.clock();
+  IF known.expires > now + known.lease THEN
+    UPDATE {schema}.sessions SET expires = {schema}.clock() + lease WHERE id = (
+      SELECT id FROM {schema}.sessions
+        WHERE id = of_session AND expires > {schema}.clock() + lease FOR NO KEY UPDATE SKIP LOCKED);
+  END IF;
+  RETURN greatest(least(coalesce(known.expires, 0) - now, known.lease), 0);
+END
+$f$;
+
 -- Ends a session if its time has passed. False: it is alive, or another step has locked its row, and so may be extending or
 -- ending it.
 CREATE FUNCTION {schema}.end_if_expired(of_session bytea) RETURNS boolean LANGUAGE plpgsql AS $f$
@@ -282,6 +302,7 @@ BEGIN
   END IF;
   SELECT expires INTO known FROM {schema}.sessions WHERE id = of_session FOR UPDATE SKIP LOCKED;
   IF NOT FOUND OR known.expires > {schema}.clock() THEN
+    PERFORM {schema}.remaining_of(of_session);
     RETURN false;
   END IF;
   PERFORM {schema}.end_session(of_session);
@@ -376,7 +397,6 @@ CREATE FUNCTION {schema}.standing(
 ) LANGUAGE plpgsql AS $f$
 DECLARE
   entry record;
-  ends bigint;
   budget integer := 300;
 BEGIN
   LOOP
@@ -392,8 +412,7 @@ BEGIN
     IF NOT FOUND THEN
       RETURN;
     END IF;
-    SELECT s.expires INTO ends FROM {schema}.sessions s WHERE s.id = entry.session;
-    remaining := greatest(ends - {schema}.clock(), 0);
+    remaining := {schema}.remaining_of(entry.session);
     IF remaining = 0 AND is_locked AND budget > 0 THEN
       budget := budget - 1;
       IF {schema}.end_if_expired(entry.session) THEN
@@ -510,7 +529,8 @@ BEGIN
 END
 $f$;
 
--- Says which entry blocks an entry now. Locks and writes nothing, unless an entry whose session is over has to be removed.
+-- Says which entry blocks an entry now. Locks and writes nothing, unless an entry whose session is over has to be removed, or a lease
+-- to be shortened.
 CREATE FUNCTION {schema}.position(
   of_session bytea, of_path bytea, of_id bytea, is_shared boolean, of_seq bigint,
   OUT status text, OUT seq bigint, OUT blocker bytea, OUT before_seq bigint, OUT remaining bigint, OUT blocker_text bytea
@@ -555,13 +575,13 @@ BEGIN
   END IF;
   status := 'gone';
   FOR turn IN 1..2 LOOP
-    SELECT e.session, e.shared, s.expires INTO entry
-      FROM {schema}.queues q JOIN {schema}.entries e ON e.queue = q.id LEFT JOIN {schema}.sessions s ON s.id = e.session
+    SELECT e.session, e.shared INTO entry
+      FROM {schema}.queues q JOIN {schema}.entries e ON e.queue = q.id
       WHERE q.path = of_path AND e.seq = of_seq;
     IF NOT FOUND OR entry.shared AND is_shared THEN
       RETURN;
     END IF;
-    remaining := greatest(entry.expires - {schema}.clock(), 0);
+    remaining := {schema}.remaining_of(entry.session);
     IF remaining > 0 THEN
       status := 'ok';
       RETURN;
@@ -579,8 +599,8 @@ BEGIN
 END
 $f$;
 
--- Called if `read` says that it is due: notes that some client listens to the queue, and removes the queue's entries whose
--- sessions are over.
+-- Called if `read` says that it is due: notes that some client listens to the queue, shortens leases that last too long, and removes
+-- the queue's entries whose sessions are over.
 CREATE FUNCTION {schema}.tend(of_path bytea, OUT status text) LANGUAGE plpgsql AS $f$
 DECLARE
   dead record;
@@ -588,6 +608,9 @@ BEGIN
   PERFORM {schema}.begin_step();
   PERFORM {schema}.hear(of_path);
   PERFORM {schema}.sweep(random() < 0.01);
+  PERFORM {schema}.remaining_of(s.id) FROM {schema}.sessions s
+    JOIN {schema}.entries e ON e.session = s.id JOIN {schema}.queues q ON q.id = e.queue
+    WHERE s.expires > {schema}.clock() + s.lease AND e.seq >= q.first AND q.path = of_path;
   FOR dead IN
     SELECT DISTINCT s.id FROM {schema}.sessions s
       JOIN {schema}.entries e ON e.session = s.id JOIN {schema}.queues q ON q.id = e.queue
@@ -618,11 +641,13 @@ BEGIN
     WITH this_queue AS (
       SELECT q.* FROM {schema}.queues q WHERE q.path = of_path
     ), its_entries AS (
-      SELECT e.id, e.seq, e.shared, e.text, coalesce(s.expires, 0) AS ends
+      SELECT e.id, e.seq, e.shared, e.text, coalesce(s.expires, 0) AS ends, coalesce(s.lease, 0) AS lease
         FROM this_queue q JOIN {schema}.entries e ON e.queue = q.id AND e.seq >= q.first
         LEFT JOIN {schema}.sessions s ON s.id = e.session
     )
-    SELECT q.heard <= now + 15000000 OR EXISTS (SELECT FROM its_entries e WHERE e.ends <= now),
+    SELECT q.heard <= now + 15000000 OR EXISTS (
+          -- A second more, as a heartbeat may have come since `now`.
+          SELECT FROM its_entries e WHERE e.ends <= now OR e.ends > now + e.lease + 1000000),
         q.version, q.value, NULL::bytea, NULL::bigint, NULL::boolean, NULL::bytea, NULL::bigint
       FROM this_queue q
     UNION ALL
