@@ -280,6 +280,11 @@ impl Mirror {
         own.map(|(_, name)| name.clone()).collect()
     }
 
+    /// How many names of this recipe have rows.
+    pub(crate) fn row_count(&self, kind: Kind) -> usize {
+        self.board().rows.keys().filter(|of| of.0 == kind).count()
+    }
+
     /// Whether this is the row of a name but for what only time changes; a renewal is told by itself.
     pub(crate) fn has(&self, kind: Kind, name: &str, entries: &[Value]) -> bool {
         let row_of = (kind, name.to_owned());

@@ -16,7 +16,7 @@ use crate::service::Service;
 
 /// How often the names in use are listed.
 const ROUND: Duration = Duration::from_secs(1);
-/// The most names that are read again in a round though nothing is known to have changed.
+/// The most names that are read again in a round though nothing is known to have changed. All recipes share them.
 const READS: usize = 200;
 /// The most bytes of what candidates or members say of themselves, in a row: each change of one is told with the whole row, to all who
 /// follow it.
@@ -141,11 +141,13 @@ impl Rounds {
         let (shown, others) =
             Kind::ALL.into_iter().partition::<Vec<_>, _>(|kind| service.mirror.shows(*kind));
         others.into_iter().for_each(|kind| service.mirror.clear(kind));
-        let reads = READS / shown.len().max(1);
-        for kind in shown {
+        let counts: Vec<_> = shown.iter().map(|kind| service.mirror.row_count(*kind)).collect();
+        let all = counts.iter().sum();
+        for (kind, count) in shown.into_iter().zip(counts) {
             let cursor = Arc::clone(self.cursors.entry(kind).or_default());
             let Ok(mut cursor) = cursor.try_lock_owned() else { continue };
             let (service, coordinator) = (Arc::clone(service), coordinator.clone());
+            let reads = share(count, all);
             self.under_way.spawn(async move {
                 match round_of(&service, &coordinator, kind, &mut cursor, reads).await {
                     Ok(()) => service.mirror.completed(number, &[kind]),
@@ -154,6 +156,11 @@ impl Rounds {
             });
         }
     }
+}
+
+/// How many names of a recipe are read again in a round, which has so many of all: each row is as old as those of other recipes.
+fn share(names: usize, of_all: usize) -> usize {
+    (READS * names).div_ceil(of_all.max(1))
 }
 
 /// That the store is away is told as such. What else keeps a recipe from being read is told once.
@@ -379,6 +386,21 @@ mod tests {
         assert_eq!(cursor.next(&names, &known, 9), ["b", "new", "c", "a"]);
         cursor.failed.clear();
         assert_eq!(cursor.next(&names, &names, 2), ["b", "c"]);
+    }
+
+    /// Whoever looks at all recipes, as the page does, sees of a thousand locks what is at most five seconds old.
+    #[test]
+    fn of_a_thousand_names_each_is_read_again_within_five_rounds() {
+        for counts in [[1_000, 0, 0, 0, 0], [996, 1, 1, 1, 1], [500, 499, 1, 0, 0], [200; 5]] {
+            let all: usize = counts.iter().sum();
+            let reads = counts.map(|count| share(count, all));
+            assert!(reads.iter().sum::<usize>() <= READS + counts.len(), "{reads:?}");
+            for (count, reads) in counts.into_iter().zip(reads) {
+                assert!(count <= 5 * reads, "{reads} of {count} in a round");
+            }
+        }
+        assert!(share(150, 180) >= 150, "few names are read in each round");
+        assert_eq!(share(0, 0), 0);
     }
 
     /// A name of which the store never tells in time, as its queue is too long, keeps no other one from being read.
