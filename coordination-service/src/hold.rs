@@ -1,6 +1,6 @@
 //! A hold: what a client was granted, with a lease that the client renews.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -58,6 +58,8 @@ pub(crate) struct Hold {
     pub(crate) wait: Duration,
     /// Whether anybody was told of it: a connection has taken the answer, or a repetition of its request was answered.
     is_told: AtomicBool,
+    /// How often it was renewed.
+    renewals: AtomicU32,
     state: Mutex<State>,
     /// Whoever changes at the store what is held has it meanwhile, and it is not released before that is over.
     pub(crate) changing: Arc<tokio::sync::Mutex<()>>,
@@ -116,6 +118,7 @@ impl Hold {
             promises: begun.promises,
             wait: begun.wait,
             is_told: AtomicBool::new(false),
+            renewals: AtomicU32::new(0),
             state: Mutex::new(State::Held(Held {
                 guard: Arc::new(begun.guard),
                 lease: begun.lease,
@@ -163,6 +166,16 @@ impl Hold {
     /// Whether that was so.
     pub(crate) fn was_told(&self) -> bool {
         self.is_told.load(Ordering::Acquire)
+    }
+
+    /// It was renewed once more.
+    pub(crate) fn count_renewal(&self) {
+        self.renewals.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often it was renewed.
+    pub(crate) fn renewals(&self) -> u32 {
+        self.renewals.load(Ordering::Relaxed)
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {

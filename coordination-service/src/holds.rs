@@ -155,6 +155,7 @@ impl Holds {
         let now = self.held(hold, |held| {
             held.lease = lease.unwrap_or(held.lease);
             held.end = BootInstant::now().saturating_add(held.lease);
+            hold.count_renewal();
         });
         hold.changed.send_replace(());
         self.touched(hold);

@@ -8,7 +8,7 @@
 //!   leases that outlive their instance, and `undeleted` removes what the store did not let us delete at once, `ended` knows what has ended. `keys` recognise a request that is sent again.
 //! * `around` is what is the same for each request, `waited` tells its waits from its work and bounds that, `auth` says who may what, `problem` is every answer that is not what was
 //!   asked for, `bodies` reads bodies, and `fields` what they say.
-//! * `v1/` is our own API (`claims` are those of jobs that are done once per period), and `openapi` describes it; `rdlm` and `lockable` are those of others, over the same holds.
+//! * `v1/` is our own API (`claims` are those of jobs that are done once per period), and `openapi` describes it; `rdlm` and `lockable` are those of others, over the same holds; `renewed_once` tells of clients that stop renewing.
 //! * `mirror` has what the page shows, `refresh` and `look` ask the store for it, `history` has the hand-overs.
 //! * `listen` accepts (at a path: `unix`; encrypted: `tls`, which computes in `turns`; without the features for it `no_tls`), `stalled` ends what nobody reads, `places` who asks for nothing while others want in, `reload` reads files again, `store` connects, [`serve`] starts all of it, and `stop` ends it in order: `finishing` is what that waits for, and `phase` how far it has come. `notify`
 //!   tells a supervisor.
@@ -51,6 +51,7 @@ mod rates;
 mod rdlm;
 mod refresh;
 mod reload;
+mod renewed_once;
 mod reply;
 mod service;
 mod settings;

@@ -145,6 +145,7 @@ mod tests {
 
     use super::*;
     use crate::acquire::tests::{instance, is_soon_gone};
+    use crate::metrics;
     use crate::promise;
     use crate::settings::Cover;
 
@@ -204,6 +205,43 @@ mod tests {
         let told = axum::body::to_bytes(told.expect("answered").into_body(), 99).await;
         assert_eq!(told.expect("a body"), r#"{"response":true}"#);
         assert!(promise.read().await.expect("memory answers").is_none());
+    }
+
+    /// H2, LD1: who sends one heartbeat and no further one is known by that, and not who sends none, or several.
+    #[tokio::test]
+    async fn h2_a_lease_that_ends_after_one_heartbeat_is_counted() {
+        let (service, _other) = instance(Cover::Any).await;
+        let asked = |path: &str| {
+            let mut request = Request::new(Body::empty());
+            *request.uri_mut() = path.parse().expect("a path");
+            let who = service.auth.principal(&header::HeaderMap::new()).expect("anybody");
+            request.extensions_mut().insert(who);
+            request.extensions_mut().insert(Peer::Address(([127, 0, 0, 1], 1).into()));
+            request
+        };
+        let is_counted = |times: u32| {
+            let series = format!("coordination_lockable_one_heartbeat_total {times}");
+            metrics::text().lines().any(|line| line == series)
+        };
+        for (heartbeats, end, counted) in [
+            (0, End::Expired, 0),
+            (1, End::Released, 0),
+            (1, End::Expired, 1),
+            (2, End::Expired, 1),
+        ] {
+            let granted = acquire(State(Arc::clone(&service)), asked("/v1/acquire/x")).await;
+            let granted = granted.expect("it is free").into_body();
+            axum::body::to_bytes(granted, 99).await.expect("a body");
+            for _ in 0..heartbeats {
+                let told = heartbeat(State(Arc::clone(&service)), asked("/v1/heartbeat/x")).await;
+                let told = axum::body::to_bytes(told.expect("answered").into_body(), 99).await;
+                assert_eq!(told.expect("a body"), r#"{"response":true}"#);
+            }
+            let hold = service.holds.live().pop().expect("it is held");
+            drop(service.holds.give_up(&hold, end).await.expect("it was held"));
+            assert_eq!(is_counted(1), counted == 1, "{heartbeats} heartbeats, {end:?}");
+        }
+        assert!(!is_counted(2));
     }
 
     /// H10: who is told that its lease begins anew has a new one.

@@ -23,6 +23,7 @@ use crate::problem::{Code, Problem};
 use crate::promise::Sights;
 use crate::queues::Queues;
 use crate::rates::Rates;
+use crate::renewed_once;
 use crate::settings::{Cover, Settings};
 use crate::tls::Tls;
 
@@ -80,6 +81,7 @@ impl Service {
         let on_end = move |hold: &crate::holds::Hold, end| {
             told.add(hold, end);
             metrics::ended(hold.kind, hold.granted_at, end);
+            renewed_once::has_ended(hold, end);
         };
         Arc::new(Self {
             settings,

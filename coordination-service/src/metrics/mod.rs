@@ -24,6 +24,7 @@ const CLIENT_HOLD: &str = "coordination_client_hold_seconds";
 const RATE_PERMITS: &str = "coordination_rate_permits_total";
 const RELOAD_FAILURES: &str = "coordination_reload_failures_total";
 const HANDSHAKE_FAILURES: &str = "coordination_tls_handshake_failures_total";
+const ONE_HEARTBEAT: &str = "coordination_lockable_one_heartbeat_total";
 const STREAMS: &str = "coordination_event_streams";
 const AGE: &str = "coordination_mirror_age_seconds";
 
@@ -44,6 +45,8 @@ static REGISTRY: LazyLock<Registry> = LazyLock::new(|| {
     let failures =
         text("Connections that were not encrypted: the client broke off or was refused.");
     registry.describe_counter(HANDSHAKE_FAILURES.into(), None, failures);
+    let lapsed = text("Leases of lockable.dev's API that ended after their only heartbeat.");
+    registry.describe_counter(ONE_HEARTBEAT.into(), None, lapsed);
     registry.describe_gauge(STREAMS.into(), None, text("Streams of events."));
     registry.describe_gauge(AGE.into(), None, text("How old the rows of the page are."));
     registry
@@ -107,6 +110,11 @@ pub(crate) fn reload_failed() {
 /// A connection was to be encrypted, and was not.
 pub(crate) fn handshake_failed() {
     count(Key::from_static_name(HANDSHAKE_FAILURES));
+}
+
+/// A lease of lockable.dev's API has ended after its only heartbeat.
+pub(crate) fn one_heartbeat() {
+    count(Key::from_static_name(ONE_HEARTBEAT));
 }
 
 /// So many streams of events are open.
