@@ -1,14 +1,17 @@
 //! The APIs of others: rdlm and lockable.dev, by the requests that their clients send.
 
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::time::{Duration, Instant};
 
 use coordination_tests::harness::{
-    Etcd, Mode, Proxy, SchedulerLag, Server, Zookeeper, rerun_if_starved, wait_until,
+    Etcd, Mode, Proxy, SchedulerLag, Server, Zookeeper, rerun_if_starved,
 };
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
 use serde_json::json;
 
+use crate::Store;
 use crate::http::{Answer, Service, answer, ask, send};
-use crate::{LONG, Store};
 
 fn rdlm(service: &Service, method: &str, path: &str, body: &str) -> Answer {
     ask(&service.rdlm, method, path, &[("Accept", "*/*")], body)
@@ -191,6 +194,21 @@ fn a_release_leaves_no_promise_and_a_clean_stop_keeps_it() {
     });
 }
 
+/// The answer to a client at another address of this host.
+fn ask_from_elsewhere(at: &str, path: &str) -> Answer {
+    let kind = (AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC);
+    let socket = socket_with(kind.0, kind.1, kind.2, None).expect("a descriptor is free");
+    let elsewhere = SocketAddrV4::new(Ipv4Addr::new(127, 0, 0, 2), 0);
+    bind(&socket, &elsewhere).expect("all of 127.0.0.0/8 is here");
+    let to: SocketAddrV4 = at.parse().expect("an address");
+    connect(&socket, &to).expect("it listens");
+    let mut stream = TcpStream::from(socket);
+    let text = format!("GET {path} HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n\r\n");
+    stream.write_all(text.as_bytes()).expect("it reads");
+    answer(stream)
+}
+
+/// H2: also LD2 (anybody may release) and LD3 (what a browser sends by itself changes something).
 #[test]
 fn lockables_requests_are_answered_as_its_client_needs() {
     rerun_if_starved(|| {
@@ -205,12 +223,19 @@ fn lockables_requests_are_answered_as_its_client_needs() {
         assert!(ask("/v1/heartbeat/job"));
         assert!(ask("/v1/release/job") && !ask("/v1/release/job") && !ask("/v1/heartbeat/job"));
         assert!(ask("/v1/acquire/job"));
-        let head = crate::http::ask(&service.lockable, "HEAD", "/v1/release/job", &[], "");
-        assert_eq!(head.status, 405);
-        // From another address nothing changes.
+        let by_itself = |method: &str, headers: &[(&str, &str)]| {
+            crate::http::ask(&service.lockable, method, "/v1/release/job", headers, "").status
+        };
+        assert_eq!(by_itself("HEAD", &[]), 405);
+        assert_eq!(by_itself("GET", &[("Sec-Purpose", "prefetch")]), 405);
+        for path in ["/v1/acquire/job", "/v1/heartbeat/job", "/v1/release/job"] {
+            let told = ask_from_elsewhere(&service.lockable, path);
+            let is_so = told.json()["response"].as_bool();
+            assert_eq!((told.status, is_so), (200, Some(false)), "{path}: {told:?}");
+        }
         let names = service.get("/v1/locks").json();
         assert_eq!(names["names"], json!(["lockable/anonymous/job"]));
-        assert!(wait_until(LONG, || ask("/v1/release/job")));
+        assert!(ask("/v1/heartbeat/job") && ask("/v1/release/job"));
     });
 }
 
