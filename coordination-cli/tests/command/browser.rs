@@ -76,10 +76,24 @@ impl Browser {
         for domain in ["Page", "Runtime", "Log", "Network"] {
             browser.ask(&format!("{domain}.enable"), json!({}));
         }
+        browser.resize(width, height);
+        browser
+    }
+
+    /// Makes the page so large.
+    pub(crate) fn resize(&mut self, width: u32, height: u32) {
         let size =
             json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
-        browser.ask("Emulation.setDeviceMetricsOverride", size);
-        browser
+        self.ask("Emulation.setDeviceMetricsOverride", size);
+    }
+
+    /// Is that of somebody who prefers this, `dark` or `light`, and nothing that moves.
+    pub(crate) fn prefers(&mut self, scheme: &str) {
+        let features = json!([
+            { "name": "prefers-color-scheme", "value": scheme },
+            { "name": "prefers-reduced-motion", "value": "reduce" },
+        ]);
+        self.ask("Emulation.setEmulatedMedia", json!({ "features": features }));
     }
 
     /// Goes to this page.

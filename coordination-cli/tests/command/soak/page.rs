@@ -2,18 +2,37 @@
 //!
 //! On a machine without it these tests do nothing. It is Debian's package `chromium`, which `tests/install` installs if it can.
 
+use std::process::Command;
 use std::time::Duration;
 
 use coordination_tests::harness::{Redis, Server, rerun_if_starved, wait_until};
+use serde_json::json;
 
-use super::clients::with_tokens;
+use super::clients::{python_with, with_tokens};
 use crate::browser::Browser;
-use crate::http::{Service, ask, hold, send};
-use crate::{LONG, Store};
+use crate::http::{Kept, Service, ask, hold, send};
+use crate::{LONG, Store, output, stderr, stdout};
 
 /// What is listed now, line by line.
 const LISTED: &str = "document.getElementById('rows').innerText";
 const STATE: &str = "document.getElementById('state').innerText";
+
+/// A package that has axe in it, as one text.
+const INSTALL_AXE: &str = r#"
+set -eu
+python3 -m venv "$1"
+. "$1/bin/activate"
+pip install -q --no-deps axe-playwright-python==0.1.8
+"#;
+/// Where that is.
+const AXE: &str = r#"
+import importlib.util, pathlib
+package = importlib.util.find_spec("axe_playwright_python").submodule_search_locations[0]
+print(pathlib.Path(package) / "axe.min.js")
+"#;
+/// What axe has to say against the page as it is shown now.
+const VIOLATIONS: &str = "axe.run().then((told) => told.violations.map((each) => each.id + ': ' + \
+    each.nodes.map((node) => node.target.join(' ') + ': ' + node.failureSummary).join('; ')))";
 
 /// The page of this service.
 fn page(service: &Service) -> Browser {
@@ -205,4 +224,106 @@ fn h12_the_page_says_when_the_store_or_the_service_is_away() {
         browser.until(&format!("{STATE} === 'No word from the service'"));
         shows(&mut browser, "kept");
     });
+}
+
+/// A thousand locks on a telephone: all of them are shown without a way to the side, and are searched and sorted; what changes meanwhile takes
+/// the focus from nobody.
+#[test]
+fn h12_a_thousand_locks_are_shown_searched_and_sorted() {
+    if !Browser::is_installed() {
+        return;
+    }
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let service = Service::start(&store, "--no-access-log");
+        let mut open = Kept::open(&service.native);
+        for number in 0..1_000 {
+            let path = format!("/v1/locks/many/{number:04}");
+            let body = json!({ "lease_ms": 3_600_000, "title": format!("title-{}", 999 - number) });
+            // One try may take too long on a busy machine.
+            let is_granted = || open.ask("POST", &path, &body.to_string()).status == 201;
+            assert!(wait_until(LONG, is_granted), "{path}");
+        }
+        let mut browser = page(&service);
+        browser.resize(360, 740);
+        let count = "document.getElementById('count').innerText";
+        browser.until(&format!("{count} === '1000 of 1000 names'"));
+        let first = "document.querySelector('#rows .name').textContent";
+        browser.until(&format!("{first} === 'many/0000'"));
+        let whole = "document.documentElement.scrollWidth === document.documentElement.clientWidth";
+        assert_eq!(browser.value(whole), true);
+        browser.value(
+            "{ const by = document.getElementById('by'); by.value = 'who'; by.dispatchEvent(new Event('change')); }",
+        );
+        browser.until(&format!("{first} === 'many/0999'"));
+
+        // By the title, the keyboard alone.
+        browser.press("/", 191, Some("/"));
+        browser.until("document.activeElement.id === 'search'");
+        browser.enter("title-500");
+        browser.until(&format!("{count} === '1 of 1000 names' && {first} === 'many/0499'"));
+        browser.value("document.querySelector('#rows .name').focus()");
+        // It comes above the one that has the focus.
+        let body = r#"{"lease_ms":600000,"title":"and title-500"}"#;
+        assert!(wait_until(LONG, || service.post("/v1/locks/late", body).status == 201));
+        browser.until(&format!("{count} === '2 of 1001 names'"));
+        assert_eq!(browser.value(first), "late");
+        assert_eq!(browser.value("document.activeElement.textContent"), "many/0499");
+        assert!(browser.told().is_empty(), "{:?}", browser.told());
+    });
+}
+
+/// What axe, the usual judge of pages for people who see or hear little, says of each part of the page: nothing, in light and in dark, on a
+/// wide screen and on a narrow one.
+#[test]
+fn h12_axe_has_nothing_to_say() {
+    if !Browser::is_installed() {
+        return;
+    }
+    rerun_if_starved(|| {
+        let imported = "import importlib.util as u; assert u.find_spec('axe_playwright_python')";
+        let python = python_with("axe", imported, INSTALL_AXE);
+        let told = output(Command::new(python).args(["-c", AXE]));
+        assert!(told.status.success(), "{}", stderr(&told));
+        let axe = std::fs::read_to_string(stdout(&told).trim()).expect("it is installed");
+
+        let store = Store::file();
+        let tokens = with_tokens(&store);
+        let authorization = format!("Bearer {}", tokens.admin);
+        let credentials = [("Authorization", authorization.as_str())];
+        let native = tokens.service.native.clone();
+        for name in ["hangs", "other"] {
+            let body = r#"{"lease_ms":600000,"title":"it hangs"}"#;
+            let path = format!("/v1/locks/{name}");
+            let held = || ask(&native, "POST", &path, &credentials, body).status == 201;
+            assert!(wait_until(LONG, held), "{path}");
+        }
+        let _waits =
+            send(&native, "POST", "/v1/locks/hangs", &credentials, r#"{"wait_ms":600000}"#);
+
+        let mut browser = page(&tokens.service);
+        browser.until("document.activeElement.id === 'token'");
+        browser.value(&format!("{axe}\n;0"));
+        says_nothing(&mut browser, "the form for a token");
+        browser.value("document.getElementById('token').focus()");
+        browser.enter(&tokens.admin);
+        browser.press_enter();
+        shows(&mut browser, "1, longest");
+        says_nothing(&mut browser, "the list");
+        browser.value("document.querySelector('#rows .name').click()");
+        browser.until("document.querySelectorAll('#queue .danger').length > 0");
+        says_nothing(&mut browser, "the detail");
+        browser.value("document.querySelector('#queue .danger').click()");
+        browser.until("document.activeElement.id === 'cancel'");
+        says_nothing(&mut browser, "the question");
+    });
+}
+
+fn says_nothing(browser: &mut Browser, what: &str) {
+    for (scheme, width) in [("light", 1_280), ("dark", 1_280), ("dark", 360), ("light", 360)] {
+        browser.prefers(scheme);
+        browser.resize(width, 800);
+        let said = browser.value(VIOLATIONS);
+        assert_eq!(said, json!([]), "{what}, {scheme}, {width} pixels wide");
+    }
 }
