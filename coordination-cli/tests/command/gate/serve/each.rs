@@ -3,11 +3,13 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use coordination_tests::harness::{Etcd, Redis, Server, rerun_if_starved, wait_until};
+use coordination_tests::harness::{
+    Etcd, Redis, SchedulerLag, Server, rerun_if_starved, wait_until,
+};
 use serde_json::Value;
 
 use super::locks::on_stores;
-use crate::http::{Service, ask, hold, send};
+use crate::http::{Answer, Service, answer, ask, hold, send};
 use crate::{LONG, Store};
 
 /// The path and the fields of one of each recipe, of which there is room for one.
@@ -95,6 +97,68 @@ fn h5_several_locks_of_a_killed_instance_are_promised() {
             let next = other.post(path, &format!(r#"{{{own}"wait_ms":30000}}"#));
             assert_eq!(next.status, 201, "{next:?}");
             assert!(begun.elapsed() >= Duration::from_millis(2_000), "{:?}", begun.elapsed());
+        }
+    });
+}
+
+/// H5: a hundred holds of a killed instance are free in time, and none before its client's lease is over. A hundred who waited there keep
+/// nobody waiting for longer than that.
+#[test]
+fn h5_a_hundred_holds_and_waits_of_a_killed_instance_are_over_in_time() {
+    const MANY: usize = 100;
+    const LEASE: Duration = Duration::from_millis(4_500);
+    /// The session's lease and a second, by which all is free (L1), and time for so many to be granted it.
+    const FREE: Duration = Duration::from_secs(6 + 1 + 5);
+    rerun_if_starved(|| {
+        let etcd = Etcd::one();
+        let url = format!("etcd://{}/service?ttl=6s&heartbeat=500ms", etcd.node(0).address());
+        let store = Store::at(url);
+        let start = || Service::start(&store, "--no-access-log --long other/");
+        let (one, other) = (start(), start());
+        let wait = |at: &Service, of: &str| -> Vec<_> {
+            let paths = (0..MANY).map(|number| format!("/v1/locks/{of}/{number}"));
+            let body = r#"{"wait_ms":60000}"#;
+            paths.map(|path| send(&at.native, "POST", &path, &[], body)).collect()
+        };
+        let acquire = |at: &Service, of: &str, lease: Duration| -> Vec<(Instant, Value)> {
+            let body = format!(r#"{{"wait_ms":20000,"lease_ms":{}}}"#, lease.as_millis());
+            let names = (0..MANY).map(|number| format!("{of}/{number}"));
+            names.map(|name| (Instant::now(), at.acquire(&name, &body))).collect()
+        };
+        let are_queued = |count: usize| {
+            (0..MANY).all(|number| {
+                let looked = other.get(&format!("/v1/locks/other/{number}")).json();
+                looked["entries"].as_array().map(Vec::len) == Some(count)
+            })
+        };
+        let released = acquire(&other, "other", Duration::from_secs(600));
+        let waiting = wait(&one, "other");
+        assert!(wait_until(LONG, || are_queued(2)));
+        let behind = wait(&other, "other");
+        assert!(wait_until(LONG, || are_queued(3)));
+        let held = acquire(&one, "one", LEASE);
+        let next = wait(&other, "one");
+        drop(one);
+        let killed = Instant::now();
+        drop(waiting);
+        for (_, body) in &released {
+            assert!(matches!(other.delete(&hold(body)).status, 202 | 204));
+        }
+        let granted: Vec<(Answer, Instant)> = std::thread::scope(|scope| {
+            let streams = behind.into_iter().chain(next);
+            let answers: Vec<_> = streams
+                .map(|stream| scope.spawn(move || (answer(stream), Instant::now())))
+                .collect();
+            answers.into_iter().map(|told| told.join().expect("it does not panic")).collect()
+        });
+        let before = released.iter().map(|(_, body)| (killed, body));
+        let before = before.chain(held.iter().map(|(begun, body)| (*begun + LEASE, body)));
+        for ((soonest, before), (next, at)) in before.zip(&granted) {
+            assert_eq!(next.status, 201, "after {before}: {next:?}");
+            assert!(next.json()["fence"].as_u64() > before["fence"].as_u64(), "{next:?}");
+            assert!(*at >= soonest, "{:?} too early: {next:?}", soonest - *at);
+            let took = *at - killed;
+            assert!(took < FREE + SchedulerLag::lately(took), "{took:?}: {next:?}");
         }
     });
 }
