@@ -397,7 +397,7 @@ impl Drop for Line {
             "time": rfc3339(self.at), "request": self.request, "method": self.method, "route": self.route,
             "kind": self.noted.kind.map(Kind::text), "name": self.noted.name, "names": self.noted.names,
             "handle": self.noted.handle, "status": self.status, "code": self.code,
-            "ms": millis(self.begun.elapsed()), "principal": self.principal, "agent": self.agent,
+            "ms": millis(self.begun.elapsed()), "waited_ms": millis(self.waited.time()), "principal": self.principal, "agent": self.agent,
             "peer": self.peer.map(|peer| peer.to_string()), "instance": self.service.tag,
             "api": format!("{:?}", self.api).to_lowercase(),
         }));

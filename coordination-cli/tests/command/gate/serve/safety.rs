@@ -225,6 +225,7 @@ fn h9_rights_reach_as_far_as_their_names() {
         let written = service.written_to_the_end();
         assert!(written.contains("\"route\":\"/v1/locks/{name}\""), "{written}");
         assert!(written.contains("\"kind\":\"lock\""), "{written}");
+        assert!(written.contains("\"waited_ms\":0"), "{written}");
         for canary in [&ci, &boss, &reader, &secret] {
             assert!(
                 !written.contains(canary.as_str()) && !list.contains(canary.as_str()),
