@@ -57,6 +57,7 @@ assert c.resource_get_all(*A) == ["a b/ü"] and [x.active for x in c.resource_ge
 assert c.lock_release(u) and not c.lock_release(u) and c.lock_get(u) is None
 t = time.time(); c.lock_acquire("b", lifetime=0.3); v = c.lock_acquire("b", wait=2); assert 0.3 <= time.time() - t < 0.5
 assert c.resource_delete("b", *A) and not c.resource_delete("b", *A) and not c.lock_release(v)
+assert c.resource_get_all_locks("never", *A) == []
 "#;
 
 /// One of ten that take turns: each is alone while it has the file.

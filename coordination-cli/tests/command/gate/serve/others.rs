@@ -35,7 +35,9 @@ fn rdlms_requests_are_answered_as_its_clients_need() {
         let first = rdlm(&service, "POST", "/locks/a%20b/%C3%BC", wanted);
         let path = location(&service, &first);
         assert_eq!(first.header("fencing-token"), Some(&*first.json()["fence"].to_string()));
-        let lock = rdlm(&service, "GET", &path, "").json();
+        let lock = rdlm(&service, "GET", &path, "");
+        assert_eq!(lock.header("content-type"), Some("application/hal+json"));
+        let lock = lock.json();
         assert_eq!(
             [&lock["active"], &lock["lifetime"], &lock["wait"]],
             [&json!(true), &json!(60), &json!(0)]
