@@ -95,8 +95,12 @@ pub(crate) async fn acquire_after(
     }
     // Else the library ends the wait, and so it does one try: but not what is done about promises after that.
     let is_kept = ticket.is_some() && (!wait.is_zero() || !keep.is_zero());
+    let listed = service.queued.list(wanted.all(), &place);
     let work = work(Arc::clone(service), wanted, (Arc::clone(&place), is_kept), until_over, ticket);
-    tokio::spawn(work);
+    tokio::spawn(async move {
+        let _until_over = listed;
+        work.await;
+    });
     if is_kept {
         waiter.wants(wait_in_all);
     }

@@ -5,7 +5,7 @@
 //! says what is built of it and what is not.
 //!
 //! * `service` is what all requests share; `hold` is one grant, of a recipe (`kind`) by one of the library's guards (`guard`), `holds` are all of them and their ends, `wanted` is what is asked for, `acquire` leads to a hold, and `promise` keeps
-//!   leases that outlive their instance, and `undeleted` removes what the store did not let us delete at once, `ended` knows what has ended. `keys` recognise a request that is sent again.
+//!   leases that outlive their instance, and `undeleted` removes what the store did not let us delete at once, `ended` knows what has ended. `keys` recognise a request that is sent again, `queued` finds who waits for what.
 //! * `around` is what is the same for each request, `waited` tells its waits from its work and bounds that, `auth` says who may what, `problem` is every answer that is not what was
 //!   asked for, `bodies` reads bodies, and `fields` what they say.
 //! * `v1/` is our own API (`claims` are those of jobs that are done once per period), and `openapi` describes it; `rdlm` and `lockable` are those of others, over the same holds; `renewed_once` tells of clients that stop renewing.
@@ -46,6 +46,7 @@ mod phase;
 mod places;
 mod problem;
 mod promise;
+mod queued;
 mod queues;
 mod rates;
 mod rdlm;

@@ -38,6 +38,7 @@ codes! {
     Method "method" 405 "This path does not take this method";
     TooSlow "too-slow" 408 "The body did not arrive in time";
     Busy "busy" 409 "Somebody else holds it";
+    Broken "broken" 409 "An administrator has taken the place in the queue away";
     Superseded "superseded" 409 "A later request with the same key has taken over";
     Changed "changed" 409 "The grant of that fence is not there any more";
     StandbyFull "standby-full" 409 "All slots are taken, and all places on standby";

@@ -257,7 +257,7 @@ async fn one(State(service): State<Shared>, request: Request) -> Result<Response
     Ok(hal(&json!({ "name": name.strip_prefix(PREFIX), "_embedded": { "locks": locks } })))
 }
 
-/// `DELETE /resources/{name}`: takes the lock from all who hold it.
+/// `DELETE /resources/{name}`: takes the lock from all who hold it, and their places from those who wait at this instance.
 async fn clear(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
     let name = name(&request, RESOURCES)?;
     let who = principal(&request)?;
@@ -281,7 +281,17 @@ async fn clear_all(State(service): State<Shared>, request: Request) -> Result<Re
 async fn cleared(service: &Shared, who: &Principal, name: &str) -> Result<usize, Problem> {
     let lock = service.coordinator()?.lock(name)?;
     let mut count = 0;
-    for holder in lock.holders().await?.into_iter().filter(|holder| holder.holding) {
+    let (holders, waiting): (Vec<_>, Vec<_>) =
+        lock.holders().await?.into_iter().partition(|holder| holder.holding);
+    // Before any of them is granted it.
+    for waiter in waiting {
+        let fence = waiter.token.value();
+        if service.queued.take_away(Kind::Lock, name, fence) {
+            tracing::warn!(name, fence, by = who.name, "took a place in the queue away");
+            count += 1;
+        }
+    }
+    for holder in holders {
         let fence = holder.token.value();
         tracing::warn!(name, fence, by = who.name, "taking a lock away");
         match service.holds.of_fence(Kind::Lock, name, fence) {

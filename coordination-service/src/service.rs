@@ -21,6 +21,7 @@ use crate::mirror::Mirror;
 pub(crate) use crate::phase::Phase;
 use crate::problem::{Code, Problem};
 use crate::promise::Sights;
+use crate::queued::Queued;
 use crate::queues::Queues;
 use crate::rates::Rates;
 use crate::renewed_once;
@@ -48,6 +49,7 @@ pub(crate) struct Service {
     pub(crate) tls: Option<Arc<Tls>>,
     pub(crate) holds: Arc<Holds>,
     pub(crate) waits: Arc<Waits>,
+    pub(crate) queued: Arc<Queued>,
     pub(crate) keys: Arc<Keys>,
     pub(crate) sights: Sights,
     pub(crate) rates: Rates,
@@ -92,6 +94,7 @@ impl Service {
             tls: tls.map(Arc::new),
             holds: Holds::new(on_end),
             waits: Arc::default(),
+            queued: Arc::default(),
             keys: Arc::default(),
             sights: Sights::default(),
             rates: Rates::default(),

@@ -6,6 +6,7 @@ use coordination::{Admission, Coordinator, Error, ErrorKind, Limiter, Patience, 
 use serde_json::Value;
 
 use crate::guard::Guard;
+use crate::kind::Kind;
 use crate::problem::{Code, Problem};
 
 /// What is asked for.
@@ -84,6 +85,21 @@ impl Wanted {
             What::Locks { names, .. } => names.iter().map(String::as_str).collect(),
             _ => Vec::new(),
         }
+    }
+
+    /// The recipe and the name of each that it is of.
+    pub(crate) fn all(&self) -> Vec<(Kind, String)> {
+        let kind = match &self.what {
+            What::Lock { .. } => Kind::Lock,
+            What::Locks { names, .. } => {
+                return names.iter().map(|name| (Kind::Lock, name.clone())).collect();
+            }
+            What::Semaphore { .. } => Kind::Semaphore,
+            What::Limiter { .. } => Kind::Limiter,
+            What::Election { .. } => Kind::Election,
+            What::Group { .. } => Kind::Group,
+        };
+        vec![(kind, self.name.clone())]
     }
 
     /// How many names it is of.

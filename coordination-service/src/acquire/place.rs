@@ -165,6 +165,29 @@ impl<T> Place<T> {
         answer
     }
 
+    /// Whether the library waits there with the entry of this fence.
+    pub(crate) fn has_entry(&self, fence: u64) -> bool {
+        self.queue.token().is_some_and(|token| token.value() == fence)
+    }
+
+    /// An administrator takes it away: whoever waits is told, and who comes back begins anew. False: it is over already.
+    pub(crate) fn take_away(&self) -> bool {
+        let mut state = self.state();
+        if state.is_over {
+            return false;
+        }
+        // What is granted at this moment is not kept for anybody either.
+        (state.is_over, state.keep, state.until) = (true, Duration::ZERO, Instant::now());
+        let answer = state.answer.take();
+        drop(state);
+        self.changed.notify_one();
+        if let Some(answer) = answer {
+            let why = "an administrator has taken the place in the queue away";
+            drop(answer.send(Err(Problem::new(Code::Broken, why))));
+        }
+        true
+    }
+
     /// Where it is noted whether a promise to somebody else is in the way.
     pub(crate) fn is_promised(&self) -> &AtomicBool {
         &self.is_promised

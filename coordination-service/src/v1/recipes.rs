@@ -153,6 +153,9 @@ async fn is_taken_away(
         };
     }
     told();
+    if service.queued.take_away(kind, name, fence.value()) {
+        return Ok(true);
+    }
     let coordinator = service.coordinator()?;
     Ok(match kind {
         // Their numbers do not matter to who takes away.

@@ -58,6 +58,13 @@ assert c.lock_release(u) and not c.lock_release(u) and c.lock_get(u) is None
 t = time.time(); c.lock_acquire("b", lifetime=0.3); v = c.lock_acquire("b", wait=2); assert 0.3 <= time.time() - t < 0.5
 assert c.resource_delete("b", *A) and not c.resource_delete("b", *A) and not c.lock_release(v)
 assert c.resource_get_all_locks("never", *A) == []
+import threading; told = []
+def wait():
+    try: c.lock_acquire("d", wait=20)
+    except RDLMLockDeletedException: told.append(1)
+c.lock_acquire("d", lifetime=60, wait=0); t = threading.Thread(target=wait); t.start()
+while len(c.resource_get_all_locks("d", *A)) < 2: time.sleep(0.01)
+time.sleep(0.5); assert c.resource_delete("d", *A); t.join(); assert told == [1]
 "#;
 
 /// One of ten that take turns: each is alone while it has the file.
