@@ -210,8 +210,14 @@ impl Cover {
 mod tests {
     use super::*;
 
+    fn config(url: &str) -> Config {
+        let mut config = Config::default();
+        config.url = Some(url.to_owned());
+        config
+    }
+
     fn cover(url: &str) -> (Option<Duration>, Cover) {
-        let (config, cover) = leased(Config { url: Some(url.to_owned()), ..Config::default() });
+        let (config, cover) = leased(config(url));
         (config.ttl, cover)
     }
 
@@ -240,8 +246,8 @@ mod tests {
 
     #[test]
     fn what_others_can_reach_needs_tokens_and_a_word_on_plain_text() {
-        let config = Config { url: Some("file:///x".to_owned()), ..Config::default() };
-        let refusal = |settings: &Settings| settings.refusal(&config).unwrap_or_default();
+        let file = config("file:///x");
+        let refusal = |settings: &Settings| settings.refusal(&file).unwrap_or_default();
         let mut settings = Settings::default();
         assert_eq!(refusal(&settings), "");
         settings.rdlm = Some(SocketAddr::from(([0, 0, 0, 0], 8888)));
@@ -260,8 +266,10 @@ mod tests {
         assert!(refusal(&settings).contains("--tls-cert"));
         settings.allow_plaintext = true;
         for url in ["memory://", "MEMORY://x"] {
-            let memory = Config { url: Some(url.to_owned()), ..Config::default() };
-            assert!(settings.refusal(&memory).is_some_and(|why| why.contains("--fresh")), "{url}");
+            assert!(
+                settings.refusal(&config(url)).is_some_and(|why| why.contains("--fresh")),
+                "{url}"
+            );
         }
     }
 }

@@ -59,8 +59,9 @@ use crate::{Config, Contender, LockGuard, Occupant, Permit, Recipe, Result};
 /// use coordination::{Config, blocking};
 ///
 /// fn main() -> coordination::Result<()> {
-///     let url = Some("memory://".to_owned());
-///     let config = Config { url, prefix: "app-".to_owned(), ..Config::default() };
+///     let mut config = Config::default();
+///     config.url = Some("memory://".to_owned());
+///     config.prefix = "app-".to_owned();
 ///     let coordinator = blocking::Coordinator::connect_with(config)?;
 ///     assert_eq!(coordinator.lock("vol-7")?.name(), "app-vol-7");
 ///

@@ -51,7 +51,7 @@ impl Coordinator {
 /// assert_eq!(coordinator.member_id(), "host-1");
 ///
 /// // It can also begin with what a service has read from its configuration.
-/// let config = Config { prefix: "app-".to_owned(), ..Config::default() };
+/// let config: Config = serde_json::from_str(r#"{"prefix": "app-"}"#).expect("it can be read");
 /// let coordinator = coordination::Builder::from(config).connect("memory://").await?;
 /// assert_eq!(coordinator.lock("vol-7")?.name(), "app-vol-7");
 /// # Ok(()) }
@@ -158,6 +158,12 @@ impl From<Config> for Builder {
     }
 }
 
+impl From<Builder> for Config {
+    fn from(builder: Builder) -> Self {
+        builder.0
+    }
+}
+
 impl Config {
     /// Connects to the store that `url` names.
     ///
@@ -200,7 +206,8 @@ impl Config {
     /// ```
     /// use coordination::{Config, LossDetection};
     ///
-    /// let config = Config { url: Some("memory://".into()), ..Config::default() };
+    /// let mut config = Config::default();
+    /// config.url = Some("memory://".to_owned());
     /// assert_eq!(config.loss_detection()?, LossDetection::Heartbeat);
     /// # Ok::<_, coordination::Error>(())
     /// ```

@@ -29,6 +29,8 @@ const MAX_MEMBER_BYTES: usize = 255;
 /// What is set here wins over the same option in the URL, as in Tooz. Durations are numbers of
 /// seconds (`10`, `0.5`) or text with a unit (`"500ms"`, `"5s"`, `"2m"`, `"1h"`).
 ///
+/// In code it is made of its defaults, or of a [`Builder`](crate::Builder). Later versions may have more fields.
+///
 /// # Examples
 ///
 /// ```
@@ -38,10 +40,15 @@ const MAX_MEMBER_BYTES: usize = 255;
 /// ).expect("a valid configuration");
 /// let coordinator = config.connect().await?;
 /// assert!(coordinator.member_id().starts_with("manila-"));
+///
+/// let mut config = coordination::Config::from(coordination::Coordinator::builder().prefix("app-"));
+/// config.url = Some("memory://".to_owned());
+/// assert_eq!(config.connect().await?.lock("vol-7")?.name(), "app-vol-7");
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
 pub struct Config {
     /// The URL of the store. Required by [`connect`](Self::connect).
     ///

@@ -34,8 +34,8 @@ pub(super) async fn finish<T>(coordinator: &Coordinator, outcome: &Outcome<T>, a
 
 #[cfg(all(test, coordination_internals))]
 mod tests {
+    use coordination::Error;
     use coordination::simulation::{Clocks, Run, Traits, Weather, World};
-    use coordination::{Config, Error};
     use tokio::time::Instant;
 
     use super::*;
@@ -49,8 +49,8 @@ mod tests {
             Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
         for (after, is_short) in [(After::Wait, true), (After::Work, false)] {
             let world = World::new(1, traits);
-            let config = Config { ttl: Some(Duration::from_secs(60)), ..Config::default() };
-            let coordinator = world.client(Clocks::default()).connect(config).await?;
+            let settings = Coordinator::builder().ttl(Duration::from_secs(60));
+            let coordinator = world.client(Clocks::default()).connect(settings.into()).await?;
             world.set_weather(Weather { lost_request: 1_000_000, ..Weather::calm() });
             let begun = Instant::now();
             finish(&coordinator, &Ok(()), after).await;

@@ -210,14 +210,14 @@ mod tests {
     #[cfg(coordination_internals)]
     #[tokio::test(start_paused = true)]
     async fn what_was_given_back_by_a_try_in_doubt_is_no_loss() -> Result<(), Error> {
+        use coordination::NewItem;
         use coordination::simulation::{Clocks, Run, Traits, Weather, World};
-        use coordination::{Config, NewItem};
         let _run = Run::begin(1);
         let traits =
             Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
         let world = World::new(1, traits);
-        let config = Config { ttl: Some(Duration::from_secs(60)), ..Config::default() };
-        let coordinator = world.client(Clocks::default()).connect(config).await?;
+        let settings = Coordinator::builder().ttl(Duration::from_secs(60));
+        let coordinator = world.client(Clocks::default()).connect(settings.into()).await?;
         let (queue, value) = (coordinator.queue("jobs")?, coordinator.value::<u32>("other")?);
         queue.post(&[NewItem::new("a")]).await?;
         let claim = queue.claim(ClaimOptions::default()).await?.expect("it is ready");

@@ -25,7 +25,8 @@ async fn instance_at(settings: Settings, cover: Cover, url: &str) -> (Shared, Co
     let auth = Auth::new(None).expect("there is no file to read");
     let settings = Settings { access_log: false, ..settings };
     let service = Service::new(settings, cover, "memory".to_owned(), auth, None);
-    let config = Config { url: Some(url.to_owned()), ..Config::default() };
+    let mut config = Config::default();
+    config.url = Some(url.to_owned());
     service.coordinator.send_replace(Some(config.connect().await.expect("it is there")));
     (service, Coordinator::connect(url).await.expect("it is there"))
 }

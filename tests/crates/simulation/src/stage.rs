@@ -124,7 +124,7 @@ impl Stage {
 
     /// The settings of a coordinator that has this member id.
     pub(crate) fn config(&self, member: String) -> Config {
-        Config { member_id: Some(member), ttl: Some(self.plan.ttl), ..Config::default() }
+        Coordinator::builder().member_id(member).ttl(self.plan.ttl).into()
     }
 
     /// Starts another process and connects its coordinator; retries until the connection succeeds.

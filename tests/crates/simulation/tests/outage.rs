@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coordination::simulation::{Client, Clocks, Run, Traits, Weather, World};
-use coordination::{Config, Coordinator, ErrorKind, Patience, Result};
+use coordination::{Coordinator, ErrorKind, Patience, Result};
 use tokio::runtime::Builder;
 use tokio::sync::Notify;
 use tokio::time::sleep;
@@ -147,8 +147,7 @@ async fn wait(recipe: &str, one: Coordinator, other: Coordinator, now: Arc<Momen
 }
 
 async fn connect(client: &Arc<Client>, lease: Duration) -> Coordinator {
-    let config = Config { ttl: Some(lease), ..Config::default() };
-    client.connect(config).await.expect("the store is there")
+    client.connect(Coordinator::builder().ttl(lease).into()).await.expect("the store is there")
 }
 
 /// Runs `work` in a simulated world of its own. An outage begins `down_after` milliseconds after `work` has notified

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use coordination::panics::{arm, armed};
 use coordination::simulation::{Client, Clocks, Run, Traits, World};
-use coordination::{Config, Coordinator, ErrorKind, Result, State};
+use coordination::{Coordinator, ErrorKind, Result, State};
 use tokio::runtime::Builder;
 use tokio::time::{sleep, timeout};
 
@@ -23,7 +23,7 @@ const WORKS: [&str; 10] = [
 ];
 
 async fn connect(client: &Arc<Client>) -> Result<Coordinator> {
-    client.connect(Config { ttl: Some(TTL), ..Config::default() }).await
+    client.connect(Coordinator::builder().ttl(TTL).into()).await
 }
 
 /// Makes calls that use each kind of background work.

@@ -6,9 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use coordination::simulation::{Client, Clocks, Link, Run, Weather, World};
-use coordination::{
-    Admission, Config, Coordinator, Effect, ErrorKind, LossReason, Refusal, blocking,
-};
+use coordination::{Admission, Coordinator, Effect, ErrorKind, LossReason, Refusal, blocking};
 use tokio::runtime::Builder;
 use tokio::time::{sleep, timeout};
 
@@ -155,8 +153,8 @@ fn an_outage_is_no_refusal_for_who_gives_up() {
 fn a_party_that_lost_its_place_waits_for_the_others() {
     with_a_client(TTL, async |world, client, coordinator| {
         let theirs = world.client(Clocks::default());
-        let config = Config { ttl: Some(TTL), ..Config::default() };
-        let theirs = theirs.connect(config).await.expect("the store is there");
+        let settings = Coordinator::builder().ttl(TTL);
+        let theirs = theirs.connect(settings.into()).await.expect("the store is there");
         let [ours, theirs] = [&coordinator, &theirs]
             .map(|client| client.double_barrier("a", 2).expect("a good name"));
         let (ours, theirs) = tokio::join!(ours.enter(None), theirs.enter(None));

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use coordination::Coordinator;
 use coordination::simulation::{Client, Clocks, Link, Run, Traits, Weather, World};
-use coordination::{Config, Coordinator};
 use tokio::runtime::Builder;
 
 pub(crate) const TTL: Duration = Duration::from_secs(3);
@@ -22,7 +22,7 @@ pub(crate) fn in_a_world(work: impl AsyncFnOnce(&World, &Arc<Client>, Coordinato
             Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
         let world = World::new(1, traits);
         let (client, second) = (world.client(Clocks::default()), world.client(Clocks::default()));
-        let config = || Config { ttl: Some(TTL), ..Config::default() };
+        let config = || Coordinator::builder().ttl(TTL).into();
         let one = client.connect(config()).await.expect("the store is there");
         let other = second.connect(config()).await.expect("the store is there");
         world.set_weather(Weather { delay: WAY..=WAY, ..Weather::calm() });

@@ -202,8 +202,7 @@ async fn what_another_process_has_ends_with_it() -> Result {
 
 #[tokio::test]
 async fn a_loss_on_demand_is_a_loss() -> Result {
-    let config = Config { prefix: "a-".into(), ..Config::default() };
-    let sandbox = Sandbox::with(config).await?;
+    let sandbox = Sandbox::with(Coordinator::builder().prefix("a-").into()).await?;
     let (ours, other) = (sandbox.coordinator(), sandbox.another().await?);
     let guard = ours.lock("vol-7")?.acquire(None).await?;
     let theirs = other.lock("vol-8")?.acquire(None).await?;
