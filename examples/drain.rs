@@ -1,18 +1,18 @@
-//! A small service over HTTP that drains: told to end by SIGTERM, it gives out no lock any more and lets requests finish that have
-//! one. Then it ends its session, and says what it had to cut off.
+//! A small service over HTTP, with axum, that drains: told to end by SIGTERM, it gives out no lock any more and lets requests finish
+//! that have one. Then it ends its session, and says what it had to cut off.
 //!
-//! Run it by `cargo run --example drain`, send it `curl -X POST http://127.0.0.1:8090/volumes/7` a few times at once, and
-//! `kill` it meanwhile. With an HTTP framework it is the same: stop accepting, as by axum's `with_graceful_shutdown`, while
-//! `stop_within` runs.
+//! Run it by `cargo run --example drain --features axum`, send it `curl -X POST http://127.0.0.1:8090/volumes/7` a few times at once,
+//! and `kill` it meanwhile.
 
-use std::io;
 use std::time::Duration;
 
+use axum::Router;
+use axum::extract::Path;
+use axum::http::StatusCode;
+use axum::routing::post;
 use coordination::{Coordinator, ErrorKind, synchronized};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 /// How long a resize takes.
@@ -38,52 +38,34 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let listener = TcpListener::bind(address).await?;
     println!("listening on {}", listener.local_addr()?);
 
-    let mut requests = JoinSet::new();
-    loop {
-        tokio::select! {
-            _ = told_to_end.recv() => break,
-            accepted = listener.accept() => drop(requests.spawn(answer(accepted?.0))),
-            Some(_) = requests.join_next() => {}
-        }
-    }
-    // Who connects from here on is refused, and goes to another instance.
-    drop(listener);
+    let service = Router::new().route("/volumes/{id}", post(answer));
+    // Who connects once the coordinator is being stopped is refused, and goes to another instance.
+    let stopped = coordinator.clone();
+    let stopped = async move { stopped.stopping().await };
+    let serving = axum::serve(listener, service).with_graceful_shutdown(stopped);
+    let serving = tokio::spawn(serving.into_future());
+
+    told_to_end.recv().await;
     println!("draining: {} held", coordinator.held());
     let stopped = coordinator.stop_within(GRACE).await;
     for cut_off in &stopped.cut_off {
         println!("cut off: {} {} with token {}", cut_off.recipe, cut_off.name, cut_off.token);
     }
     // Answers that are on their way. A client that reads or writes nothing must not keep the service from ending.
-    let _ = timeout(ANSWERS, async { while requests.join_next().await.is_some() {} }).await;
+    let _ = timeout(ANSWERS, serving).await;
     stopped.confirmed?;
     println!("drained");
     Ok(())
 }
 
 /// `POST /volumes/<id>` resizes a volume.
-async fn answer(mut stream: TcpStream) -> io::Result<()> {
-    let (mut head, mut piece) = (Vec::new(), [0; 1024]);
-    while head.len() < 8 * piece.len() && !head.ends_with(b"\r\n\r\n") {
-        match stream.read(&mut piece).await? {
-            0 => return Ok(()),
-            read => head.extend_from_slice(&piece[..read]),
+async fn answer(Path(id): Path<u32>) -> (StatusCode, String) {
+    match resize(id).await {
+        Ok(id) => (StatusCode::OK, format!("volume {id} was resized")),
+        // The client tries again, and reaches another instance.
+        Err(error) if error.kind() == ErrorKind::Closed && !error.body_ran() => {
+            (StatusCode::SERVICE_UNAVAILABLE, error.to_string())
         }
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
     }
-    let head = String::from_utf8_lossy(&head);
-    let id = head.strip_prefix("POST /volumes/").and_then(|rest| rest.split(' ').next());
-    let (status, text) = match id.and_then(|id| id.parse().ok()) {
-        None => ("404 Not Found", "no such volume".to_owned()),
-        Some(id) => match resize(id).await {
-            Ok(id) => ("200 OK", format!("volume {id} was resized")),
-            // The client tries again, and reaches another instance.
-            Err(error) if error.kind() == ErrorKind::Closed && !error.body_ran() => {
-                ("503 Service Unavailable", error.to_string())
-            }
-            Err(error) => ("500 Internal Server Error", error.to_string()),
-        },
-    };
-    let length = text.len();
-    let answer =
-        format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{text}");
-    stream.write_all(answer.as_bytes()).await
 }

@@ -74,7 +74,7 @@ fn resize_without_the_lock_loses_updates() {
 /// Sends a request to a running example, and returns the whole response.
 fn request(address: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("it listens");
-    let head = format!("POST {path} HTTP/1.1\r\n\r\n");
+    let head = format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     stream.write_all(head.as_bytes()).expect("it reads");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("it answers");
