@@ -84,12 +84,20 @@ pub(crate) enum Command {
     #[cfg(feature = "serve")]
     Serve(Box<Serve>),
     /// Show what the store promises, and what it does not
-    Info,
+    Info {
+        /// For scripts: an object
+        #[arg(long)]
+        json: bool,
+    },
     /// Try the store: reach it, time it, and say what to mend
     ///
     /// Takes and releases a lock a hundred times, writes a value, makes a group, all under names of its own that it removes,
     /// and lists what the store does not promise. Ends with 69 if something does not work.
-    Doctor,
+    Doctor {
+        /// For scripts: an array of objects
+        #[arg(long)]
+        json: bool,
+    },
     /// Print what makes a shell complete our commands: `source <(coordination completions bash)`
     Completions {
         /// The shell
@@ -171,6 +179,8 @@ mod tests {
             "coordination break x --ask",
             "coordination join g --capabilities {} -- true",
             "coordination status x --watch --json",
+            "coordination info --json",
+            "coordination doctor --json",
             "coordination work jobs --wait 0 --once --on-lost kill -- true",
             "coordination post jobs --delay 10s one other",
             "coordination acquire x y --shared --tokens --max-hold 1h --on-lost usr1 --for-pid 7",

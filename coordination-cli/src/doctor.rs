@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use coordination::{Coordinator, Durability, Error, ErrorKind, Group, Scope};
+use serde::Serialize;
 
 use crate::args::Store;
 use crate::exit::{self, Outcome, print, printable};
@@ -24,14 +25,17 @@ const APART: u64 = 2_000;
 const QUARANTINE: &str = "`quarantine`";
 
 /// What one look came to.
+#[derive(Serialize)]
+#[serde(tag = "finding", content = "text", rename_all = "lowercase")]
 enum Finding {
+    #[serde(rename = "ok")]
     Fine(String),
     /// It works, and may not do what somebody counts on.
     Mind(String),
     Broken(String),
 }
 
-pub(crate) async fn doctor(store: &Store) -> Outcome<u8> {
+pub(crate) async fn doctor(is_json: bool, store: &Store) -> Outcome<u8> {
     let config = settings::read(store)?;
     let url = config.url.clone().unwrap_or_default();
     let scheme = url.split("://").next().unwrap_or_default().to_owned();
@@ -46,7 +50,10 @@ pub(crate) async fn doctor(store: &Store) -> Outcome<u8> {
     findings.push(clock());
     let _ = coordinator.stop().await;
     let is_broken = findings.iter().any(|finding| matches!(finding, Finding::Broken(_)));
-    let text: String = findings.iter().map(|finding| format!("{finding}\n")).collect();
+    let text = match is_json {
+        true => exit::json(&findings)?,
+        false => findings.iter().map(|finding| format!("{finding}\n")).collect(),
+    };
     print(&text)?;
     Ok(if is_broken { exit::UNAVAILABLE } else { 0 })
 }

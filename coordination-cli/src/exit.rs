@@ -3,6 +3,7 @@
 use std::fmt;
 
 use coordination::{Error, ErrorKind};
+use serde::Serialize;
 
 use crate::run::started;
 use crate::secrets::masked;
@@ -135,6 +136,13 @@ pub(crate) fn shown(text: &str) -> Outcome<bool> {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
         outcome => outcome.map(|()| true).map_err(|error| Failure::system("cannot write", &error)),
     }
+}
+
+/// For scripts: a line of JSON.
+pub(crate) fn json(value: &impl Serialize) -> Outcome<String> {
+    serde_json::to_string(value)
+        .map(|text| format!("{text}\n"))
+        .map_err(|error| Failure::new(SYSTEM, error.to_string()))
 }
 
 /// Another's text for our terminal: what would move the cursor, or worse, is escaped.

@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use coordination::{Coordinator, ErrorKind};
 use serde::{Deserialize, Serialize};
 
-use crate::exit::{self, Failure, Outcome, print, printable, say};
+use crate::exit::{self, Outcome, print, printable, say};
 use crate::status::{age, table};
 
 /// How many are remembered, and ([`MOST_BYTES`]) how long they are together: a name may be long.
@@ -93,9 +93,7 @@ pub(crate) async fn show(
     let mut all = stored.map(|stored| stored.value).unwrap_or_default();
     all.retain(|taken| only.is_none_or(|only| only == taken.name));
     let text = match is_json {
-        true => serde_json::to_string(&all)
-            .map(|text| format!("{text}\n"))
-            .map_err(|error| Failure::new(exit::SYSTEM, error.to_string()))?,
+        true => exit::json(&all)?,
         false => shown(&all, SystemTime::now()),
     };
     print(&text).map(|()| 0)

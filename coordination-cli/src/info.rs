@@ -5,13 +5,17 @@ use std::fmt::Write;
 use coordination::{Characteristics, Durability, Liveness, LossDetection, Scope};
 
 use crate::args::Store;
-use crate::exit::{Outcome, print};
+use crate::exit::{self, Outcome, print};
 use crate::settings;
 
-pub(crate) async fn info(store: &Store) -> Outcome<u8> {
+pub(crate) async fn info(is_json: bool, store: &Store) -> Outcome<u8> {
     let coordinator = settings::connect(settings::read(store)?).await?;
-    let text = text(&coordinator.characteristics());
+    let characteristics = coordinator.characteristics();
     let _ = coordinator.stop().await;
+    let text = match is_json {
+        true => exit::json(&characteristics)?,
+        false => text(&characteristics),
+    };
     print(&text).map(|()| 0)
 }
 

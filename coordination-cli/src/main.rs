@@ -104,8 +104,8 @@ fn perform(arguments: &Arguments) -> Outcome<u8> {
         Command::Prune(asked) => block_on(prune::prune(asked, store)),
         #[cfg(feature = "serve")]
         Command::Serve(asked) => block_on(serve::serve(asked, store)),
-        Command::Doctor => block_on(doctor::doctor(store)),
-        Command::Info => block_on(info::info(store)),
+        Command::Doctor { json } => block_on(doctor::doctor(*json, store)),
+        Command::Info { json } => block_on(info::info(*json, store)),
         Command::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(*shell, &mut Arguments::command(), "coordination", &mut text);

@@ -494,6 +494,10 @@ fn info_says_what_a_store_does_not_promise() {
             on_file.split_once("It does not promise:").expect("a file does not promise all");
         assert!(promises.contains("who came first is served first"), "{on_file}");
         assert!(others.contains("many hosts"), "{on_file}");
+        let json = stdout(&output(&mut Store::file().coordination(["info", "--json"])));
+        let json: Value = serde_json::from_str(&json).expect("an object");
+        assert_eq!(text(&json, "scope"), "processes");
+        assert_eq!(json["fifo"], true);
         let server = Etcd::one();
         let store = Store::at(format!("etcd://{}", server.node(0).address()));
         let on_etcd = stdout(&output(&mut store.coordination(["info"])));
@@ -516,6 +520,14 @@ fn the_doctor_tries_what_others_need() {
             "mind    not promised: ",
         ] {
             assert!(said.contains(wanted), "{wanted} is missing from {said}");
+        }
+        let json = stdout(&output(&mut on_file.coordination(["doctor", "--json"])));
+        let findings: Vec<Value> = serde_json::from_str(&json).expect("an array");
+        for (finding, wanted) in [("ok", "100 locks"), ("mind", "not promised: ")] {
+            let is_told = |row: &Value| {
+                text(row, "finding") == finding && text(row, "text").starts_with(wanted)
+            };
+            assert!(findings.iter().any(is_told), "{wanted} is missing from {json}");
         }
         let empty = output(&mut on_file.coordination(["status", "--json"]));
         assert_eq!(stdout(&empty), "[]\n", "it leaves nothing");
