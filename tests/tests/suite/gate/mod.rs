@@ -36,7 +36,7 @@ mod short_ways_redis;
 #[cfg(feature = "zookeeper")]
 mod shorter_leases_zookeeper;
 mod store_suite;
-mod testing;
+pub(crate) mod testing;
 pub(crate) mod work_model;
 mod work_times;
 

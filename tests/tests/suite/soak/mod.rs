@@ -22,6 +22,7 @@ pub(crate) mod shortage;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) mod sql_load;
 mod store_suite;
+mod testing;
 mod work_crowd;
 mod work_model;
 mod work_size;

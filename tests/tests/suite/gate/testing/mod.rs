@@ -22,9 +22,6 @@ type Result<T = (), E = Error> = std::result::Result<T, E>;
 
 /// The documentation page that shows the code of `page.rs` and `fixture.rs`.
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/testing-your-code.md");
-/// How often the page's tests run here.
-const RUNS: usize = 20;
-
 #[test]
 fn the_page_shows_the_tests_that_run() {
     let page = std::fs::read_to_string(PAGE).expect("the page is there");
@@ -34,10 +31,14 @@ fn the_page_shows_the_tests_that_run() {
     assert_eq!(code, run, "docs/testing-your-code.md differs from page.rs or fixture.rs");
 }
 
-/// Runs the five tests of `page.rs` with eight threads, so that all of them run at the same time in one process.
 #[test]
 fn five_tests_of_one_program_do_not_meet() {
-    for _ in 0..RUNS {
+    run_the_page(20);
+}
+
+/// Runs the five tests of `page.rs` so often, with eight threads, so that all of them run at the same time in one process.
+pub(crate) fn run_the_page(times: usize) {
+    for _ in 0..times {
         let mut program = Command::new(std::env::current_exe().expect("this program"));
         let output = program.args(["gate::testing::page::", "--test-threads=8"]).output();
         let output = output.expect("this program runs");
