@@ -5,15 +5,17 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::ExitStatus;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use coordination_tests::harness::{Etcd, rerun_if_starved, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::{LONG, Store, Wrapper, is_alive};
+use crate::{LONG, Store, Wrapper, is_alive, written};
 
 /// How often each unit is started and stopped.
 const TIMES: u64 = 100;
+/// How long the store is away. Who is started a few times in it is started no more often in an hour.
+const OUTAGE: Duration = Duration::from_secs(20);
 /// The signals of which a service may die and has not failed for systemd.
 const CLEAN: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::TERM, Signal::PIPE];
 
@@ -23,6 +25,8 @@ struct Unit {
     words: Vec<String>,
     /// Codes besides 0 that are no failure.
     success: Vec<i32>,
+    /// Whether it is started again a second after each of its ends, for ever.
+    is_kept: bool,
 }
 
 impl Unit {
@@ -38,9 +42,12 @@ impl Unit {
         let words = value("ExecStart=/usr/local/bin/coordination ")?;
         let success = value("SuccessExitStatus=").unwrap_or_default();
         let success = success.split_whitespace().map(|code| code.parse().expect("a code"));
+        let is_said = |setting: &&str| text.lines().any(|line| line == *setting);
+        let kept = ["StartLimitIntervalSec=0", "Restart=always", "RestartSec=1"];
         Some(Self {
             words: words.split(' ').map(str::to_owned).collect(),
             success: success.collect(),
+            is_kept: kept.iter().all(is_said),
         })
     }
 
@@ -163,4 +170,45 @@ fn units_start_and_stop_a_hundred_times() {
             again_and_again(&store, unit, &name);
         });
     }
+}
+
+/// The daemon is stopped when the store is away for longer than the lease, and runs again when the store is back.
+#[test]
+fn the_leaders_unit_outlives_an_outage() {
+    let mut units = Unit::all().into_iter();
+    let unit = units.find(|unit| unit.words[0] == "elect").expect("the page has it");
+    assert!(unit.is_kept, "systemd gives it up");
+    rerun_if_starved(|| {
+        let server = Etcd::one();
+        let store = Store::at(format!("etcd://{}/units?ttl=3s", server.node(0).address()));
+        let started = store.path("started");
+        let text = format!("#!/bin/sh\necho $$ > {}\nexec sleep 600\n", started.display());
+        let command = store.script("command", &text);
+        let mut wrapper = unit.start(&store, &command);
+        let id = written(&started);
+        std::fs::remove_file(&started).expect("it was written");
+        let mut starts = 0;
+        let mut keep = || {
+            if !wrapper.is_running() {
+                sleep(Duration::from_secs(1));
+                wrapper = unit.start(&store, &command);
+                starts += 1;
+            }
+        };
+        server.node(0).kill();
+        let begun = Instant::now();
+        while begun.elapsed() < OUTAGE {
+            keep();
+            sleep(Duration::from_millis(10));
+        }
+        assert!(!is_alive(&id), "it goes on without the leadership");
+        server.node(0).restart();
+        server.wait_ready();
+        let runs = wait_until(LONG, || {
+            keep();
+            started.exists()
+        });
+        assert!(runs && wrapper.is_running());
+        assert!(starts <= 3, "started {starts} times");
+    });
 }
