@@ -79,6 +79,14 @@ class Figures(unittest.TestCase):
         data.merge({"versions": {}}, [line("file", "apart", "cycles", [5.0])])
         self.assertEqual([run["run"] for run in data.runs], [2, 3])
 
+    def test_a_run_adds_what_it_measures_one_after_the_other(self):
+        data, run = Data(), {"versions": {}}
+        data.merge({"versions": {}}, [line("etcd", "growth", f"{curve}: turn", [1.0], parameter=1.0) for curve in ("tasks", "cohort")])
+        data.merge(run, [line("etcd", "growth", "cohort: turn", [2.0], parameter=1.0)])
+        data.merge(run, [line("file", "killed", "next grant", [3.0])])
+        self.assertEqual([run["run"] for run in data.runs], [1, 2])
+        self.assertEqual([data.curve("etcd", f"{curve}: turn")[1].median for curve in ("tasks", "cohort")], [1.0, 2.0])
+
     def test_data_come_back_as_they_were_written(self):
         data = invented()
         with tempfile.TemporaryDirectory() as scratch:

@@ -35,6 +35,12 @@ def rounded(value):
     return None if value is None else float(f"{value:.4g}")
 
 
+def part_of(one):
+    """What is measured at one time. Of growth that is a curve."""
+    curve = one["measure"].split(":")[0] if one["part"] == "growth" else None
+    return one["store"], one["part"], curve
+
+
 class Data:
     def __init__(self, runs=(), series=()):
         self.runs, self.series = list(runs), list(series)
@@ -59,12 +65,14 @@ class Data:
         path.write_text("\n".join(lines) + "\n")
 
     def merge(self, run, lines):
-        """Adds what a run has measured, in place of what there was of the same store and part."""
+        """Adds what a run has measured, in place of what there was of the same store and part. A run may add several times: it gets its
+        number the first time."""
         new = [self.checked(line) for line in lines]
-        parts = {(one["store"], one["part"]) for one in new}
-        kept = [one for one in self.series if (one["store"], one["part"]) not in parts]
-        number = max((run["run"] for run in self.runs), default=0) + 1
-        self.runs.append({"run": number, **run})
+        parts = {part_of(one) for one in new}
+        kept = [one for one in self.series if part_of(one) not in parts]
+        number = run.setdefault("run", max((run["run"] for run in self.runs), default=0) + 1)
+        if all(other["run"] != number for other in self.runs):
+            self.runs.append({"run": number, **run})
         self.series = kept + [{"run": number, **one} for one in new]
         self.series.sort(key=lambda one: (PARTS.index(one["part"]), STORES.index(one["store"])))
         used = {one["run"] for one in self.series}
