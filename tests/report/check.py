@@ -102,6 +102,8 @@ class Figures(unittest.TestCase):
         lines += [line("file", "killed", "next grant", [0.004, 0.003], parameter=0.05)]
         lines += [line("etcd", "growth", "held: heartbeat", [10], parameter=1.0)]
         lines += [line("etcd", "growth", "held: heartbeat", [29], parameter=10_000.0)]
+        lines += [line("etcd", "growth", "waiters: requests at the server", [10], parameter=1.0)]
+        lines += [line("etcd", "growth", "waiters: requests at the server", [1_009], parameter=1_000.0)]
         data.merge({"versions": {}}, lines)
         rows = {target.what: target for target in targets.all_targets(data)}
         uncontended = rows["uncontended ÷ floor, one CPU, on the caller's runtime"]
@@ -109,6 +111,9 @@ class Figures(unittest.TestCase):
         self.assertFalse(targets.is_met(uncontended, "etcd"))
         self.assertTrue(targets.is_met(rows["holder killed → next grant"], "file"))
         self.assertEqual(rows["a heartbeat with 10,000 held ÷ with one"].found, {"etcd": 2.9})
+        requests = rows["a waiter among a thousand, requests"]
+        self.assertEqual(requests.found, {"etcd": 1.0})
+        self.assertFalse(targets.is_met(requests, "etcd"))
 
     def test_projection(self):
         data = Data()

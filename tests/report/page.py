@@ -34,10 +34,11 @@ PEERS = {
 }
 # The figures of each growth curve that have a panel; a table has those of the first panel.
 CURVES = {
-    "waiters": ("Waiters of eight sessions on one lock", ["turn", "own memory, each", "requests but heartbeats"]),
+    "waiters": ("Waiters of eight sessions on one lock", ["turn", "own memory, each", "requests at the server"]),
     "held": ("Names held by one session", ["heartbeat", "acquire + release of another", "server's processor"]),
     "members": ("Members of one group", ["join + leave of another", "list", "join until a watcher is told"]),
     "tasks": ("Tasks of one session on one lock", ["turn", "longest wait of another session"]),
+    "cohort": ("Tasks of one session that are a cohort", ["turn", "longest wait of another session", "own memory, each"]),
     "sessions": ("Sessions on one server", ["acquire + release of one", "server's processor", "server's memory, each"]),
 }
 CLAIM = "claim + ack beside"
@@ -46,10 +47,12 @@ BESIDE = [f"20,000 {what} items" for what in ("claimed", "delayed", "dead")]
 BESIDE += [f"{count} live claims" for count in (1_000, 10_000, 20_000, 100_000)] + ["999 claims of this process"]
 EXPLAINED = {
     "waiters": "A *turn* is from one grant to the next, with the release and the way back to the end of the queue. Requests and memory are "
-    "those of the process while nobody takes a turn, with the task in which each waits; among the requests are the re-checks of each waiter.",
+    "measured in five seconds in which nobody takes a turn. The memory is that of the client's process, with the task in which each waits. "
+    "The requests are what the server has counted, those that keep the nine sessions alive among them; Consul does not count them.",
     "held": "The heartbeat's interval is 250 ms here. *Another* is one more name of the same session.",
     "members": "All members belong to one session; the watcher is another one.",
-    "tasks": "One more session wants the lock as well; its longest wait includes the one that was not over after two seconds.",
+    "tasks": "One more session wants the lock as well, for two seconds. A wait that is not over by then is followed for three more.",
+    "cohort": "The same tasks, which pass the lock on among themselves in memory: what `Lock::cohort` is for.",
     "sessions": "All sessions are of one process, with the default lease and heartbeat. *Server's processor* is what they take while nothing "
     "happens but heartbeats.",
 }

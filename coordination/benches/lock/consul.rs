@@ -26,9 +26,11 @@ impl Store for Consul {
         let http = free_address()?;
         let port = |address: &str| address.rsplit(':').next().unwrap_or_default().to_owned();
         let gossip = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        // All sessions that are measured come from one address: no setting of ours is to be their limit.
         let config = format!(
             r#"{{"server":true,"bootstrap_expect":1,"bind_addr":"127.0.0.1","node_name":"bench",
-            "performance":{{"raft_multiplier":1}},"disable_update_check":true,"ports":{{"http":{},
+            "performance":{{"raft_multiplier":1}},"disable_update_check":true,
+            "limits":{{"http_max_conns_per_client":30000}},"ports":{{"http":{},
             "server":{},"serf_lan":{gossip},"serf_wan":-1,"dns":-1,"grpc":-1}}}}"#,
             port(&http),
             port(&free_address()?),

@@ -6,7 +6,7 @@ use etcd_client::{Client, Compare, CompareOp, LockOptions, PutOptions, Txn, TxnO
 use tempfile::TempDir;
 
 use crate::Outcome;
-use crate::server::{Locking, Server, Store, free_address};
+use crate::server::{Locking, Server, Store, free_address, said};
 use crate::work::{Plain, Requests};
 
 pub(crate) struct Etcd;
@@ -37,6 +37,16 @@ impl Store for Etcd {
             Err(_) => false,
         };
         server.ready(is_ready).await
+    }
+
+    fn served(address: &str) -> Outcome<Option<u64>> {
+        let metrics = said(address, "GET /metrics HTTP/1.0\r\n\r\n")?;
+        // Messages, as a stream such as that of heartbeats is one call with many of them.
+        let count = |line: &str| -> Option<f64> {
+            let line = line.strip_prefix("grpc_server_msg_received_total{")?;
+            line.rsplit(' ').next()?.parse().ok()
+        };
+        Ok(Some(metrics.lines().filter_map(count).sum::<f64>() as u64))
     }
 
     async fn floor(address: &str, name: &str) -> Outcome<impl Locking> {

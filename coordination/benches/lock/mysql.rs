@@ -8,7 +8,7 @@ use mysql_async::{Conn, OptsBuilder};
 use tempfile::TempDir;
 
 use crate::Outcome;
-use crate::server::{Locking, Server, Store, free_address};
+use crate::server::{Locking, Server, Store, free_address, number_from};
 
 /// Whoever may do everything, and the locks of the floor: rows, whose owner is written by one statement and removed by another.
 const SETUP: &str = "CREATE USER 'bench'@'%';
@@ -46,6 +46,8 @@ impl Store for Mysql {
         std::fs::write(&setup, SETUP)?;
         let mut command = Command::new("/usr/sbin/mariadbd");
         command.args(["--no-defaults", user, "--bind-address=127.0.0.1", "--skip-name-resolve"]);
+        // As many as three connections for each session that is measured: no setting of ours is to be their limit.
+        command.arg("--max-connections=30000");
         for (name, value) in [
             ("datadir", at("data")),
             ("tmpdir", at("")),
@@ -58,6 +60,13 @@ impl Store for Mysql {
         }
         let server = Server::spawn(&mut command, address, data)?;
         server.ready(async |address: &str| connect(address).await.is_ok()).await
+    }
+
+    fn served(address: &str) -> Outcome<Option<u64>> {
+        let (host, port) = address.rsplit_once(':').ok_or("an address is HOST:PORT")?;
+        let mut command = Command::new("mariadb");
+        command.args(["--no-defaults", "-h", host, "-P", port, "-u", "bench", "-N", "-B", "-e"]);
+        number_from(command.arg("SHOW GLOBAL STATUS LIKE 'Questions'")).map(Some)
     }
 
     async fn floor(address: &str, name: &str) -> Outcome<impl Locking> {

@@ -14,7 +14,7 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Statement};
 
 use crate::Outcome;
-use crate::server::{Locking, Server, Store, free_address};
+use crate::server::{Locking, Server, Store, free_address, number_from};
 
 /// The locks of the floor: rows, whose owner is written by one statement and removed by another.
 const FLOOR: &str = "CREATE TABLE floor (name text PRIMARY KEY, owner text, token bigint NOT NULL) WITH (fillfactor = 50)";
@@ -65,11 +65,21 @@ impl Store for Postgres {
         run(command.arg("-D").arg(&directory))?;
         let mut command = as_server(&binary("postgres")?);
         command.arg("-D").arg(directory).args(["-p", port, "-h", "127.0.0.1", "-k", ""]);
+        // More than sessions are measured: no setting of ours is to be their limit.
+        command.args(["-c", "max_connections=3000"]);
         let server = Server::spawn(&mut command, address, data)?;
         let server = server.ready(async |address: &str| connect(address).await.is_ok()).await?;
         let (client, _) = connect(&server.address).await?;
         client.batch_execute(&format!("{FLOOR}; {RIVAL}")).await?;
         Ok(server)
+    }
+
+    fn served(address: &str) -> Outcome<Option<u64>> {
+        let (host, port) = address.rsplit_once(':').ok_or("an address is HOST:PORT")?;
+        let mut command = Command::new("psql");
+        command.args(["-X", "-A", "-t", "-h", host, "-p", port, "-U", "postgres", "-c"]);
+        // Each request of this library is a transaction.
+        number_from(command.arg("SELECT sum(xact_commit) FROM pg_stat_database")).map(Some)
     }
 
     async fn floor(address: &str, name: &str) -> Outcome<impl Locking> {

@@ -8,7 +8,7 @@ use redis::{AsyncConnectionConfig, Client, Cmd, IntoConnectionInfo, Value};
 use tempfile::TempDir;
 
 use crate::Outcome;
-use crate::server::{Locking, Server, Store, free_address};
+use crate::server::{Locking, Server, Store, free_address, said};
 use crate::work::{Plain, Requests};
 
 const ACQUIRE: &str = "if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', 30000) then \
@@ -34,9 +34,21 @@ impl Store for Redis {
         let port = address.rsplit(':').next().unwrap_or_default();
         let mut command = Command::new("redis-server");
         command.args(["--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
+        // More than sessions are measured: no setting of ours is to be their limit.
+        command.args(["--maxclients", "30000"]);
         command.arg("--dir").arg(data.path());
         let server = Server::spawn(&mut command, address, data)?;
         server.ready(async |address: &str| connect(address).await.is_ok()).await
+    }
+
+    fn served(address: &str) -> Outcome<Option<u64>> {
+        let statistics = said(address, "INFO commandstats\r\nQUIT\r\n")?;
+        // All requests of this library are scripts. What those do is counted as other commands.
+        let count = |line: &str| -> Option<u64> {
+            let (_, calls) = line.strip_prefix("cmdstat_eval")?.split_once(":calls=")?;
+            calls.split(',').next()?.parse().ok()
+        };
+        Ok(Some(statistics.lines().filter_map(count).sum()))
     }
 
     async fn floor(address: &str, name: &str) -> Outcome<impl Locking> {

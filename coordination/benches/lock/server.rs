@@ -38,6 +38,12 @@ pub(crate) trait Store {
     /// Starts a server on a free loopback port, with its data in this directory; answers once it serves.
     async fn start(data: TempDir) -> Outcome<Server>;
 
+    /// How many requests the server has served so far; `None`: it does not tell.
+    #[cfg(feature = "_network")]
+    fn served(_address: &str) -> Outcome<Option<u64>> {
+        Ok(None)
+    }
+
     /// A lock of this name and the fewest requests, through the client crate that we use.
     async fn floor(address: &str, name: &str) -> Outcome<impl Locking>;
 
@@ -106,6 +112,22 @@ impl Server {
         }
         Err(format!("the server at {} did not get ready within 20 s", self.address).into())
     }
+}
+
+/// What the server at this address says to a line of text, until it closes the connection.
+#[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
+pub(crate) fn said(address: &str, line: &str) -> Outcome<String> {
+    let mut socket = std::net::TcpStream::connect(address)?;
+    socket.set_read_timeout(Some(Duration::from_secs(5)))?;
+    std::io::Write::write_all(&mut socket, line.as_bytes())?;
+    Ok(std::io::read_to_string(socket)?)
+}
+
+/// The number that is the last word of what a command prints.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(crate) fn number_from(command: &mut Command) -> Outcome<u64> {
+    let text = String::from_utf8(command.output()?.stdout)?;
+    Ok(text.split_whitespace().next_back().ok_or("no number")?.parse()?)
 }
 
 /// A loopback address that nobody uses.

@@ -6,7 +6,7 @@ use tempfile::TempDir;
 use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix, OwnedLockClient};
 
 use crate::Outcome;
-use crate::server::{Locking, Server, Store, free_address};
+use crate::server::{Locking, Server, Store, free_address, said};
 
 const JARS: &str = "/usr/share/java";
 const CLASS_PATH: [&str; 15] = [
@@ -47,6 +47,7 @@ impl Store for Zookeeper {
             "tickTime=2000".to_owned(),
             "maxClientCnxns=0".to_owned(),
             "admin.enableServer=false".to_owned(),
+            "4lw.commands.whitelist=mntr".to_owned(),
         ];
         let configuration = data.path().join("zoo.cfg");
         std::fs::write(&configuration, lines.join("\n"))?;
@@ -59,6 +60,12 @@ impl Store for Zookeeper {
             .arg(&configuration);
         let server = Server::spawn(&mut command, client, data)?;
         server.ready(async |address: &str| Client::connect(address).await.is_ok()).await
+    }
+
+    fn served(address: &str) -> Outcome<Option<u64>> {
+        let statistics = said(address, "mntr")?;
+        let count = statistics.lines().find_map(|line| line.strip_prefix("zk_packets_received\t"));
+        Ok(Some(count.ok_or("no count")?.trim().parse()?))
     }
 
     async fn floor(address: &str, name: &str) -> Outcome<impl Locking> {

@@ -1,4 +1,4 @@
-//! Tasks that want one lock, of one session or spread over several.
+//! Tasks that want one lock, of one session or spread over several; or of one session that are a cohort.
 //!
 //! They take turns as fast as they can while they are let, and stand still, one with the lock and the others waiting, while they are not.
 
@@ -6,28 +6,33 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use coordination::{Coordinator, Lock, Place, Result};
+use coordination::{Cohort, Coordinator, Lock, Place, Result};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::idle::Idle;
+use super::idle::{Idle, WINDOW};
 use super::{Curve, Figure, Subject};
 use crate::Outcome;
 
 /// How long turns are taken, and how long those are that make one value.
 const TURNS: Duration = Duration::from_millis(2_000);
 const SLICE: Duration = Duration::from_millis(400);
+/// How much longer than turns are taken a wait of the other session may take.
+const LONGER: Duration = Duration::from_secs(3);
+/// How long nothing happens while requests are counted: in this time each waiter that looks again does so once.
+const IDLE: Duration = Duration::from_secs(5);
 /// So long that no session is lost while all wait for the processor.
 const LEASE: Duration = Duration::from_secs(60);
 /// How long it may take until the one whose turn it is has noticed that they are to stand still.
 const LATEST: Duration = Duration::from_secs(10);
 
-/// So many waiters, of `SESSIONS` sessions. If that is one, another session wants the lock as well.
-pub(super) struct Crowd<const SESSIONS: usize> {
+/// So many waiters, of `SESSIONS` sessions. If that is one, another session wants the lock as well, and the waiters may be a cohort.
+pub(super) struct Crowd<const SESSIONS: usize, const IS_COHORT: bool> {
     idle: Idle,
     sessions: Vec<Coordinator>,
     other: Coordinator,
+    cohort: Option<Cohort>,
     size: usize,
     tasks: JoinSet<()>,
     turns: Arc<AtomicUsize>,
@@ -38,8 +43,12 @@ pub(super) struct Crowd<const SESSIONS: usize> {
     told: mpsc::UnboundedReceiver<Result<()>>,
 }
 
-impl<const SESSIONS: usize> Curve for Crowd<SESSIONS> {
-    const NAME: &'static str = if SESSIONS == 1 { "tasks" } else { "waiters" };
+impl<const SESSIONS: usize, const IS_COHORT: bool> Curve for Crowd<SESSIONS, IS_COHORT> {
+    const NAME: &'static str = match (SESSIONS, IS_COHORT) {
+        (_, true) => "cohort",
+        (1, false) => "tasks",
+        _ => "waiters",
+    };
     const SIZES: &'static [usize] = &[1, 10, 100, 1_000, 10_000];
 
     async fn start(subject: &Subject) -> Outcome<Self> {
@@ -48,9 +57,14 @@ impl<const SESSIONS: usize> Curve for Crowd<SESSIONS> {
             sessions.push(connect(&subject.url).await?);
         }
         let (tell, told) = mpsc::unbounded_channel();
+        let cohort = match IS_COHORT {
+            true => Some(sessions[0].lock("crowd")?.cohort()),
+            false => None,
+        };
         Ok(Self {
             other: connect(&subject.url).await?,
             idle: Idle::begin(subject)?,
+            cohort,
             sessions,
             size: 0,
             tasks: JoinSet::new(),
@@ -72,6 +86,12 @@ impl<const SESSIONS: usize> Curve for Crowd<SESSIONS> {
         }
         let places: Vec<Place> =
             (self.size..size).map(|number| self.begin(number + 1)).collect::<Outcome<_>>()?;
+        if IS_COHORT {
+            // Its tasks wait in memory as soon as they have run. `Place` tells nothing of them.
+            sleep(Duration::from_millis(20)).await;
+            self.size = size;
+            return Ok(());
+        }
         loop {
             let standing = places.iter().filter(|place| place.is_blocked()).count();
             if standing == places.len() || Instant::now() > until {
@@ -83,7 +103,8 @@ impl<const SESSIONS: usize> Curve for Crowd<SESSIONS> {
     }
 
     async fn measure(&mut self) -> Outcome<Vec<Figure>> {
-        let mut figures = self.idle.figures(self.size).await?;
+        let idle = if SESSIONS == 1 { WINDOW } else { IDLE };
+        let mut figures = self.idle.figures_within(idle, self.size).await?;
         self.open.send_replace(true);
         let until = Instant::now() + TURNS;
         let (turns, longest) = if SESSIONS == 1 {
@@ -103,13 +124,14 @@ impl<const SESSIONS: usize> Curve for Crowd<SESSIONS> {
     }
 }
 
-impl<const SESSIONS: usize> Crowd<SESSIONS> {
+impl<const SESSIONS: usize, const IS_COHORT: bool> Crowd<SESSIONS, IS_COHORT> {
     /// Starts a task.
     fn begin(&mut self, number: usize) -> Outcome<Place> {
         let lock = self.sessions[number % SESSIONS].lock("crowd")?;
         let place = Place::new();
         let task = Task {
             lock,
+            cohort: self.cohort.clone(),
             place: place.clone(),
             turns: Arc::clone(&self.turns),
             open: self.open.subscribe(),
@@ -141,18 +163,17 @@ impl<const SESSIONS: usize> Crowd<SESSIONS> {
         values
     }
 
-    /// How long another session had to wait at most, the wait included that is not over at the end.
+    /// How long another session had to wait at most. A wait that is not over at the end counts too: for [`LONGER`] than that, at most.
     async fn waits(&self, until: Instant) -> Outcome<Duration> {
         let lock = self.other.lock("crowd")?;
         let mut longest = Duration::ZERO;
         while Instant::now() < until {
             let begun = Instant::now();
-            match timeout(until - begun, lock.acquire(None)).await {
-                Ok(guard) => {
-                    longest = longest.max(begun.elapsed());
-                    guard?.release().await?;
-                }
-                Err(_) => return Ok(longest.max(begun.elapsed())),
+            let acquired = timeout(until + LONGER - begun, lock.acquire(None)).await;
+            longest = longest.max(begun.elapsed());
+            match acquired {
+                Ok(guard) => guard?.release().await?,
+                Err(_) => break,
             }
         }
         Ok(longest)
@@ -161,6 +182,7 @@ impl<const SESSIONS: usize> Crowd<SESSIONS> {
 
 struct Task {
     lock: Lock,
+    cohort: Option<Cohort>,
     place: Place,
     turns: Arc<AtomicUsize>,
     open: watch::Receiver<bool>,
@@ -179,14 +201,24 @@ impl Task {
     }
 
     async fn turn(&mut self) -> Result<()> {
+        if let Some(cohort) = &self.cohort {
+            let guard = cohort.acquire(None).await?;
+            self.keep_turn().await;
+            return guard.release().await;
+        }
         let guard = self.place.of(self.lock.acquire(None)).await?;
+        self.keep_turn().await;
+        guard.release().await
+    }
+
+    /// Counts the turn, and keeps it while turns are not let.
+    async fn keep_turn(&mut self) {
         self.turns.fetch_add(1, Ordering::Relaxed);
         let is_open = *self.open.borrow();
         if !is_open {
             let _ = self.tell.send(Ok(()));
             let _ = self.open.wait_for(|is_open| *is_open).await;
         }
-        guard.release().await
     }
 }
 

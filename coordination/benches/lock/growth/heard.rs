@@ -1,22 +1,16 @@
-//! What the library tells a recorder of metrics: how long heartbeats take, and how many other requests there are.
-
-/// Since it was asked before.
-#[derive(Default)]
-pub(super) struct Heard {
-    /// Microseconds.
-    pub(super) heartbeats: Vec<f64>,
-    /// Requests to the store that are no heartbeats. `None`: nobody counts them.
-    pub(super) requests: Option<u64>,
-}
+//! What the library tells a recorder of metrics: how long heartbeats take.
+//!
+//! It tells of requests, too, but not of those within a wait: how many there are is asked of the server.
 
 #[cfg(not(feature = "metrics"))]
 pub(super) fn install() -> crate::Outcome {
     Ok(())
 }
 
+/// Microseconds of each heartbeat since this was asked before.
 #[cfg(not(feature = "metrics"))]
-pub(super) fn take() -> Heard {
-    Heard::default()
+pub(super) fn take() -> Vec<f64> {
+    Vec::new()
 }
 
 #[cfg(feature = "metrics")]
@@ -25,15 +19,13 @@ pub(super) use with_metrics::{install, take};
 #[cfg(feature = "metrics")]
 mod with_metrics {
     use std::mem;
-    use std::sync::atomic::{AtomicU64, Ordering};
     use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
     use metrics::{
-        Counter, CounterFn, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder,
-        SharedString, Unit,
+        Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString,
+        Unit,
     };
 
-    use super::Heard;
     use crate::Outcome;
 
     static RECORDING: OnceLock<Recording> = OnceLock::new();
@@ -41,7 +33,6 @@ mod with_metrics {
     #[derive(Clone, Default)]
     struct Recording {
         heartbeats: Arc<Times>,
-        requests: Arc<Count>,
     }
 
     #[derive(Default)]
@@ -53,31 +44,13 @@ mod with_metrics {
         }
     }
 
-    #[derive(Default)]
-    struct Count(AtomicU64);
-
-    impl CounterFn for Count {
-        fn increment(&self, more: u64) {
-            self.0.fetch_add(more, Ordering::Relaxed);
-        }
-
-        fn absolute(&self, count: u64) {
-            self.0.fetch_max(count, Ordering::Relaxed);
-        }
-    }
-
     impl Recorder for Recording {
         fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
         fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
         fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
 
-        fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
-            match key.name() {
-                "coordination_store_requests_total" if !has(key, "operation", "renew") => {
-                    Counter::from_arc(Arc::clone(&self.requests))
-                }
-                _ => Counter::noop(),
-            }
+        fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
+            Counter::noop()
         }
 
         fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
@@ -102,14 +75,8 @@ mod with_metrics {
         Ok(metrics::set_global_recorder(RECORDING.get_or_init(Recording::default).clone())?)
     }
 
-    pub(in super::super) fn take() -> Heard {
-        let Some(Recording { heartbeats, requests }) = RECORDING.get() else {
-            return Heard::default();
-        };
-        let mut times = heartbeats.0.lock().unwrap_or_else(PoisonError::into_inner);
-        Heard {
-            heartbeats: mem::take(&mut *times),
-            requests: Some(requests.0.swap(0, Ordering::Relaxed)),
-        }
+    pub(in super::super) fn take() -> Vec<f64> {
+        let Some(Recording { heartbeats }) = RECORDING.get() else { return Vec::new() };
+        mem::take(&mut *heartbeats.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -4,7 +4,7 @@
 //! its data in memory. It takes a minute at most; one size may take [`GROWING`] to be reached, and [`POINT`] or so to be measured. Where
 //! a store refuses a size, or takes longer than that to reach it, the curve ends with what was reached, and it is recorded why.
 //!
-//! With the feature `metrics`, heartbeats are timed and requests are counted, too.
+//! With the feature `metrics`, heartbeats are timed, too. Requests are counted by the server.
 
 mod crowd;
 mod cycles;
@@ -36,14 +36,16 @@ const POINT: Duration = Duration::from_secs(3);
 const STORES: [&str; 8] =
     ["memory", "file", "etcd", "redis", "consul", "zookeeper", "postgres", "mysql"];
 
-type Tasks = crowd::Crowd<1>;
-type Waiters = crowd::Crowd<8>;
+type Tasks = crowd::Crowd<1, false>;
+type Cohort = crowd::Crowd<1, true>;
+type Waiters = crowd::Crowd<8, false>;
 
-const CURVES: [&str; 5] = [
+const CURVES: [&str; 6] = [
     Waiters::NAME,
     held::Held::NAME,
     members::Members::NAME,
     Tasks::NAME,
+    Cohort::NAME,
     sessions::Sessions::NAME,
 ];
 
@@ -53,7 +55,13 @@ struct Subject {
     url: String,
     /// The server's process.
     server: Option<u32>,
+    served: Served,
+    /// Where that is asked.
+    address: String,
 }
+
+/// How many requests the server at an address has served so far; `None`: it does not tell.
+type Served = fn(&str) -> Outcome<Option<u64>>;
 
 /// Something that is made larger step by step.
 trait Curve: Sized {
@@ -67,7 +75,7 @@ trait Curve: Sized {
     /// Makes it so large, unless it is `until` before.
     async fn grow(&mut self, size: usize, until: Instant) -> Outcome;
 
-    /// What there is to measure at this size, in some three seconds.
+    /// What there is to measure at this size, in some seconds.
     async fn measure(&mut self) -> Outcome<Vec<Figure>>;
 }
 
@@ -122,7 +130,13 @@ pub(crate) async fn on_server<S: Store>(curve: &str) -> Outcome {
     raise_limit()?;
     let everywhere = stay_in_one_place()?;
     let server = Place::Beside.start::<S>(&everywhere).await?;
-    let subject = Subject { name: S::NAME, url: S::url(&server.address), server: server.pid() };
+    let subject = Subject {
+        name: S::NAME,
+        url: S::url(&server.address),
+        server: server.pid(),
+        served: S::served,
+        address: server.address.clone(),
+    };
     measure(&subject, curve).await
 }
 
@@ -130,7 +144,9 @@ pub(crate) async fn on_server<S: Store>(curve: &str) -> Outcome {
 pub(crate) async fn in_process(name: &'static str, url: &str, curve: &str) -> Outcome {
     raise_limit()?;
     stay_in_one_place()?;
-    measure(&Subject { name, url: url.to_owned(), server: None }, curve).await
+    let (url, address) = (url.to_owned(), String::new());
+    let subject = Subject { name, url, server: None, served: |_| Ok(None), address };
+    measure(&subject, curve).await
 }
 
 fn raise_limit() -> Outcome {
@@ -145,6 +161,7 @@ async fn measure(subject: &Subject, curve: &str) -> Outcome {
         held::Held::NAME => run::<held::Held>(subject).await,
         members::Members::NAME => run::<members::Members>(subject).await,
         Tasks::NAME => run::<Tasks>(subject).await,
+        Cohort::NAME => run::<Cohort>(subject).await,
         sessions::Sessions::NAME => run::<sessions::Sessions>(subject).await,
         _ => Err(format!("no such curve: {curve}").into()),
     }
