@@ -286,8 +286,8 @@ pub(crate) trait Entries: Send + Sync + 'static {
 /// Values of queues, which belong to no session.
 #[async_trait]
 pub(crate) trait Values: Send + Sync + 'static {
-    /// Writes the queue's value. Returns the new version; for a removal, the version that was removed. `None`: the value or the
-    /// queue is not as `write` expects, and nothing was done. A repeated call returns what the first call returned. But if the
+    /// Writes the queue's value. Returns the new version; for a removal, the version that was removed. `None`: the value, the queue or
+    /// who is asked is not as `write` expects, and nothing was done. A repeated call returns what the first call returned. But if the
     /// value was written or removed between the two calls, the repeated call may return `None`.
     async fn write(&self, write: &Write) -> Result<Option<u64>>;
 

@@ -302,6 +302,11 @@ pub(crate) struct Write {
     pub(crate) data: Option<Data>,
     /// Whether the write has a further condition: the queue must have no live entry, or else nothing is written.
     pub(crate) if_empty: bool,
+    /// The [source](Listing::source) of the listing by which the write was decided, if it depends on the queue's entries. A server that has
+    /// taken over may have the expected version and lack some of these entries. So if another server would write by now, or the same one
+    /// with other data, nothing is written. `None`: whoever is asked writes.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "one store asks"))]
+    pub(crate) seen: Option<Source>,
     /// Changes of records (further texts of the queue, each with a name). They are written together with the value, or nothing is
     /// written. At most [`MOST_BESIDE`], all of different names. Empty if the value is removed.
     pub(crate) beside: Vec<Beside>,
@@ -338,6 +343,7 @@ impl Write {
     pub(crate) fn new(queue: &QueueKey, expected: Option<u64>, data: Option<Data>) -> Self {
         let (queue, id) = (queue.clone(), env::rng().random());
         let (beside, pending) = (Vec::new(), Arc::default());
-        Self { queue, id, expected, data, if_empty: false, beside, needs_room: true, pending }
+        let (if_empty, seen) = (false, None);
+        Self { queue, id, expected, data, if_empty, seen, beside, needs_room: true, pending }
     }
 }

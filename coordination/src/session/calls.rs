@@ -161,7 +161,8 @@ impl Session {
 
     /// [`write`](Self::write) on behalf of an entry that waits for its turn: repeated until its outcome is known or the session is over.
     ///
-    /// It is not found out whether a write in doubt was carried out: who waits for its turn reads the queue next in any case.
+    /// It is not found out whether a write in doubt was carried out: who waits for its turn reads the queue next in any case. If another
+    /// server is asked by then than the write is [for](Write::seen), that settles it, too: it is not repeated there.
     pub(crate) async fn write_until_settled(
         &self,
         lease: &Lease,

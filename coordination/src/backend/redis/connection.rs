@@ -312,6 +312,9 @@ impl Connection {
     }
 
     async fn evaluate(&self, redis: &RawConnection, call: &Call) -> Result<Ran, Failure> {
+        if !call.is_for(self.source()) {
+            return Ok(Ran::Answer(Answer::not_sent()));
+        }
         let asked = match call.is_listing() {
             true => Some(match self.listings.asked() {
                 Some(asked) => asked,

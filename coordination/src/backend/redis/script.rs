@@ -76,11 +76,14 @@ pub(super) struct Call {
     session: Option<SessionId>,
     arguments: Vec<Vec<u8>>,
     quarantine: Option<String>,
+    /// Who alone is to carry out the call; `None`: any server.
+    seen: Option<Source>,
 }
 
 impl Call {
     pub(super) fn new(operation: &'static str, script: Script) -> Self {
-        Self { operation, script, session: None, arguments: Vec::new(), quarantine: None }
+        let (session, arguments, quarantine, seen) = (None, Vec::new(), None, None);
+        Self { operation, script, session, arguments, quarantine, seen }
     }
 
     /// A number in which one bit is set, a different one for each script: for the set of scripts that were sent in full
@@ -138,6 +141,17 @@ impl Call {
     /// the call is not subject to quarantine.
     pub(super) fn quarantine(&self) -> Option<&str> {
         self.quarantine.as_deref()
+    }
+
+    /// Makes this a call that only this source is to carry out, because it was decided by an answer of that. `None`: any server.
+    pub(super) fn only_at(mut self, seen: Option<Source>) -> Self {
+        self.seen = seen;
+        self
+    }
+
+    /// Whether this source is to carry out the call.
+    pub(super) fn is_for(&self, source: Source) -> bool {
+        self.seen.is_none_or(|seen| seen == source)
     }
 
     /// The command that calls the script, by the script's text if `in_full`, otherwise by its hash. Each call also sends what the
@@ -203,6 +217,13 @@ impl Answer {
         let mut rest = words.into_iter();
         let Some(Value::BulkString(status)) = rest.next() else { return Err(corrupt()) };
         Ok(Self { status: text_of(status)?, source: Source::default(), rest })
+    }
+
+    /// Stands for the answer to a call that was not sent, because it [is not for](Call::is_for) the source in use: the same as if the
+    /// server had refused a write because of its version.
+    pub(super) fn not_sent() -> Self {
+        let rest = Vec::new().into_iter();
+        Self { status: "other".to_owned(), source: Source::default(), rest }
     }
 
     pub(super) fn is_ok(&self) -> bool {

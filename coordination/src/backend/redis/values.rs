@@ -62,7 +62,8 @@ impl Values for Redis {
             .with(text)
             .with(if write.if_empty { "1" } else { "" })
             .with_number(write.id)
-            .with(if write.needs_room { "1" } else { "" });
+            .with(if write.needs_room { "1" } else { "" })
+            .only_at(write.seen);
         let beside = |call: Call, beside: &Beside| {
             call.with(&*beside.name).with(beside.data.as_deref().unwrap_or_default())
         };

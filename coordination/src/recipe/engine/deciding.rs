@@ -74,8 +74,9 @@ pub(in crate::recipe) async fn await_decision(
                 Err(error) => return Err(error),
             },
             Decision::Initialize(data) => {
-                let expected = listing.value.map(|value| value.version);
-                let write = Write::new(queue, expected, Some(data));
+                let (expected, seen) = (listing.value.map(|value| value.version), listing.source);
+                // A server that has taken over may have this version, and none of the entries by which it was decided.
+                let write = Write { seen, ..Write::new(queue, expected, Some(data)) };
                 let written = session.write_until_settled(lease, "acquire", &write).await;
                 let did_nothing = match &written {
                     // If the answer to an earlier try was lost, and others have changed the value since, it is not `No`.

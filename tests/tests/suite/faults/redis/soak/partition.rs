@@ -22,6 +22,8 @@ const WAITS: &str = "{coordination}:exclusive:semaphore/s";
 const PARTIES: &str = "{coordination}:values:double-barrier";
 /// How often each test is repeated.
 const ROUNDS: usize = 10;
+/// The channel on which changes of the double barrier "d" are published.
+const CHANGES: &str = "{coordination}:queue:double-barrier/d";
 /// Sentinels consider a master down if it has not replied for this long.
 const DOWN_AFTER: Duration = Duration::from_secs(1);
 
@@ -263,11 +265,12 @@ fn f59_a_grant_is_confirmed_by_the_server_that_gave_it() {
             let ask = |node, words: &[&str]| redis.try_ask(node, words).expect("it answers");
             let are_two = || ask(1, &["ZCARD", QUEUE]) == Reply::Number(2);
             assert!(wait_until(LONG, are_two), "the replica does not hear of the waiter");
-            ask(1, &["REPLICAOF", "NO", "ONE"]);
+            proxy.refuse();
             for node in [0, 1] {
                 ask(node, &["CONFIG", "SET", "min-replicas-to-write", "0"]);
             }
-            proxy.refuse();
+            // Only now: a master without a replica that still wants one refuses calls, and is left.
+            ask(1, &["REPLICAOF", "NO", "ONE"]);
             proxy.cut_after(Direction::ToClient, Unit::Messages, 1);
         });
         held.release().await.expect("it is held");
@@ -300,11 +303,12 @@ fn f59_a_permit_is_confirmed_by_the_server_that_knows_it() {
                 let ask = |node, words: &[&str]| redis.try_ask(node, words).expect("it answers");
                 let waits = || ask(1, &["ZCARD", WAITS]) == Reply::Number(1);
                 assert!(wait_until(LONG, waits), "the replica does not hear of the waiter");
-                ask(1, &["REPLICAOF", "NO", "ONE"]);
+                proxy.refuse();
                 for node in [0, 1] {
                     ask(node, &["CONFIG", "SET", "min-replicas-to-write", "0"]);
                 }
-                proxy.refuse();
+                // Only now: a master without a replica that still wants one refuses calls, and is left.
+                ask(1, &["REPLICAOF", "NO", "ONE"]);
                 proxy.cut_after(Direction::ToClient, Unit::Messages, answers);
             });
             held.release().await.expect("it is held");
@@ -337,11 +341,12 @@ fn f59_a_place_inside_is_confirmed_by_the_server_that_knows_the_round() {
                 let ask = |node, words: &[&str]| redis.try_ask(node, words).expect("it answers");
                 let is_there = || ask(1, &["HLEN", PARTIES]) == Reply::Number(1);
                 assert!(wait_until(LONG, is_there), "the replica does not hear of the party");
-                ask(1, &["REPLICAOF", "NO", "ONE"]);
+                proxy.refuse();
                 for node in [0, 1] {
                     ask(node, &["CONFIG", "SET", "min-replicas-to-write", "0"]);
                 }
-                proxy.refuse();
+                // Only now: a master without a replica that still wants one refuses calls, and is left.
+                ask(1, &["REPLICAOF", "NO", "ONE"]);
                 proxy.cut_after(Direction::ToClient, Unit::Messages, answers);
             });
             let enters = barrier(&later);
@@ -354,6 +359,57 @@ fn f59_a_place_inside_is_confirmed_by_the_server_that_knows_the_round() {
     });
 }
 
+/// A party has seen that enough have come, and its connection ends before it is told that it has let the round in. The server that has
+/// taken over has the value of the same version, and does not know the party that came last: the round is not let in there, but only
+/// once another party has come there.
+#[test]
+fn f59_a_round_is_let_in_only_by_the_server_that_knows_its_parties() {
+    rerun_on_threads(async || {
+        let (redis, site) = block_in_place(|| site(replicated()));
+        block_in_place(|| redis.wait_replicated(1));
+        let [one, two] = [0, 1].map(|node| redis.node(node).address());
+        let [near, far] = [(); 2].map(|()| Proxy::speaking(Protocol::Resp, one));
+        let later = rarely_heard(&site.at(far.address()).url).await;
+        let first = rarely_heard(&site.at(format!("{},{two}", near.address())).url).await;
+        let barrier = |client: &Coordinator| client.double_barrier("d", 2).expect("a good name");
+        let waits = barrier(&first);
+        let mut waiting = tokio::spawn(async move { waits.enter(None).await });
+        // What the first party has sent on the connection on which it writes: the first of its connections.
+        let sent = || near.messages_by_stream(Direction::ToServer).get(&(1, 0)).copied();
+        let before = block_in_place(|| {
+            let ask = |node, words: &[&str]| redis.try_ask(node, words).expect("it answers");
+            let is_there = || {
+                let follows = ask(0, &["PUBSUB", "NUMSUB", CHANGES]).texts();
+                let is_followed = follows.last().is_some_and(|count| count == "1");
+                is_followed && ask(1, &["HLEN", PARTIES]) == Reply::Number(1)
+            };
+            assert!(wait_until(LONG, is_there), "the first party does not wait");
+            near.refuse();
+            for node in [0, 1] {
+                ask(node, &["CONFIG", "SET", "min-replicas-to-write", "0"]);
+            }
+            ask(1, &["REPLICAOF", "NO", "ONE"]);
+            near.hold_one(1);
+            // The other party enters, and cannot do more: the first one has to let the round in.
+            far.stall_after(Direction::ToServer, Unit::Messages, 1);
+            sent()
+        });
+        let enters = barrier(&later);
+        let entering = tokio::spawn(async move { enters.enter(None).await });
+        block_in_place(|| {
+            assert!(wait_until(LONG, || sent() > before), "it does not let the round in");
+            near.reset_all();
+        });
+        let granted = timeout(UNCONFIRMED, &mut waiting).await;
+        must_hold!(!matches!(granted, Ok(Ok(Ok(_)))), "inside, alone at its server");
+        let third = connected(&site.at(two).url).await;
+        let third = barrier(&third).enter(Some(LONG)).await.expect("two have come");
+        let first = timeout(LONG, waiting).await.expect("two have come");
+        drop((first.expect("no panic").expect("two have come"), third));
+        entering.abort();
+    });
+}
+
 /// A master that goes on accepting writes without its replica for longer than a test takes.
 fn replicated() -> RedisOptions {
     let options = Redis::options().nodes(2).flag("min-replicas-to-write", "1");
@@ -362,5 +418,12 @@ fn replicated() -> RedisOptions {
 
 async fn connected(url: &str) -> Coordinator {
     let builder = Coordinator::builder().ttl(Duration::from_secs(20));
+    builder.connect(url).await.expect("the server is there")
+}
+
+/// A client whose heartbeats do not come between the few messages that a check counts.
+async fn rarely_heard(url: &str) -> Coordinator {
+    let builder = Coordinator::builder().ttl(Duration::from_secs(20));
+    let builder = builder.heartbeat(Duration::from_secs(6));
     builder.connect(url).await.expect("the server is there")
 }
