@@ -18,8 +18,14 @@
 //! Those who share a lock have one note for all, which says so and is not removed: one who is alone waits for them, they do not wait
 //! for each other.
 
-use coordination::{Characteristics, Coordinator, Durability, Lock, Scope};
+use std::time::Duration;
+
+use coordination::{Characteristics, Coordinator, Durability, Lock, Scope, SharedValue, Version};
 use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
+
+/// How long the release may be put off by the removal of the note.
+const REMOVING: Duration = Duration::from_secs(1);
 
 /// Who may be running under a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +37,23 @@ pub(crate) enum Note {
     Shared,
     /// One who writes no notes, and whose lock was broken.
     Unknown,
+}
+
+/// A note of our own, which is to be removed.
+pub(crate) struct Noted {
+    value: SharedValue<Note>,
+    version: Version,
+}
+
+impl Noted {
+    pub(crate) fn new(value: SharedValue<Note>, version: Version) -> Self {
+        Self { value, version }
+    }
+
+    /// Tells those who follow that the command has ended. If that fails, they wait, which does no harm.
+    pub(crate) async fn remove(self) {
+        let _ = timeout(REMOVING, self.value.compare_and_delete(self.version)).await;
+    }
 }
 
 /// Whether a note can be relied on: a store that forgets it, or has two who hold a lock, has to let the next one wait.

@@ -7,8 +7,8 @@ use coordination::{
     MultiLock,
 };
 
-use super::settling::Noted;
 use crate::exit::{self, Failure, Outcome};
+use crate::note::Noted;
 
 type Result<T, E = Error> = std::result::Result<T, E>;
 

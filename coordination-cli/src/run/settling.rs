@@ -4,22 +4,14 @@
 use std::time::Duration;
 
 use coordination::{Lock, SharedValue, Version};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::locks::{HeldLocks, Locks, patiently};
 use crate::exit::{self, Failure, Outcome};
-use crate::note::Note;
+use crate::note::{Note, Noted};
 
 /// How long a store has for each answer before the command starts.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long the release may be put off by the removal of the note.
-const REMOVING: Duration = Duration::from_secs(1);
-
-/// Our own note, which is to be removed.
-pub(super) struct Noted {
-    value: SharedValue<Note>,
-    version: Version,
-}
 
 /// What became of the attempt to write a note.
 enum Attempt {
@@ -99,15 +91,7 @@ impl Draft {
     }
 
     fn noted(&self, version: Version) -> Option<Noted> {
-        let value = self.value.clone();
-        (self.note != Note::Shared).then_some(Noted { value, version })
-    }
-}
-
-impl Noted {
-    /// Tells those who follow that the command has ended. If that fails, they wait, which does no harm.
-    pub(super) async fn remove(self) {
-        let _ = timeout(REMOVING, self.value.compare_and_delete(self.version)).await;
+        (self.note != Note::Shared).then(|| Noted::new(self.value.clone(), version))
     }
 }
 
