@@ -4,11 +4,12 @@ use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use coordination::{
-    Candidate, Claimant, Contender, Coordinator, Election, FencingToken, Limiter, Lock, Occupant,
-    Semaphore, WorkQueue,
+    Candidate, Claimant, Contender, Coordinator, Effect, Election, Error, FencingToken, Limiter,
+    Lock, Occupant, Scope, Semaphore, WorkQueue,
 };
 
 use crate::args::{Break, Broken, Store};
+use crate::broken::{self, Granted, Mark, STANDS_STILL};
 use crate::exit::{self, Failure, NOBODY, Outcome, say};
 use crate::history::{self, Taken};
 use crate::note::note_break;
@@ -108,40 +109,81 @@ async fn taken_away(
     if !asked.yes && !is_confirmed(&shown(held.name(), &who))? {
         return Ok(REFUSED);
     }
+    let lease = lease.map(|lease| longest(lease, coordinator.characteristics().min_ttl));
+    // Of one that waits, too: it may come to hold it before it is taken away.
+    let mark = held.mark(who.token, coordinator, lease);
     if let Held::Lock(lock) = &held {
         note_break(lock, coordinator).await;
     }
+    // Before, so that whoever is granted it finds the mark.
+    let marked = add(mark.as_ref(), coordinator).await;
     // Exactly the one that was seen: somebody else may hold it by now.
-    let Some(who) = held.break_grant(who.token).await? else {
+    let former = held.break_grant(who.token).await;
+    let may_go_on = match &former {
+        Ok(former) => former.as_ref().is_some_and(|who| who.holds),
+        Err(error) => error.effect() != Effect::None,
+    };
+    if !may_go_on {
+        remove(mark.as_ref(), coordinator).await;
+    }
+    let Some(who) = former? else {
         let what = "the holder has changed meanwhile; nothing was done";
         return Err(Failure::new(exit::BUSY, what));
     };
     let taken = Taken::now(coordinator, held.recipe(), &asked.name, &asked.reason);
     // First of all whoever asks is told: the store may take its time with the note.
     if !store.quiet {
-        let granted = lease.map(|lease| longest(lease, coordinator.characteristics().min_ttl));
         let told = match &held {
             Held::Queue(_) => "its worker is told when it renews the claim".to_owned(),
-            _ => told(&who, coordinator.loss_delay(), granted),
+            _ => told(&who, coordinator.loss_delay(), lease),
         };
         say(format_args!("broken: {}; {told}", shown(held.name(), &who)));
+    }
+    if who.holds
+        && let Err(error) = marked
+    {
+        say(format_args!(
+            "warning: the next command waits as if this holder was told, as the store was not: {error}"
+        ));
     }
     history::note(coordinator, &taken.away_from(&who.member, who.token.value())).await;
     Ok(0)
 }
 
-/// When a holder learns of it, and until when one goes on that does not, where its settings are ours; or what becomes of one that
-/// only waited.
+/// A store that takes no more keeps nobody from taking something away.
+async fn add(mark: Option<&Mark>, coordinator: &Coordinator) -> Result<(), Error> {
+    match mark {
+        Some(mark) => broken::mark(&broken::marks(coordinator)?, mark).await,
+        None => Ok(()),
+    }
+}
+
+/// No command goes on without its lock. If the mark stays, whoever follows waits once, which does no harm.
+async fn remove(mark: Option<&Mark>, coordinator: &Coordinator) {
+    if let (Some(mark), Ok(marks)) = (mark, broken::marks(coordinator)) {
+        let _ = broken::unmark(&marks, |other| other == mark).await;
+    }
+}
+
+/// When a holder learns of it, until when one goes on that does not, where its settings are ours, and when the next command starts; or
+/// what becomes of one that only waited.
 fn told(who: &Who, delay: Duration, lease: Option<Duration>) -> String {
     if !who.holds {
         return "it was still waiting, and is sent to the end of the queue".to_owned();
     }
-    let until = match lease {
-        Some(lease) => format!("until {lease:?} after its last heartbeat"),
-        None => "until it ends, or runs again".to_owned(),
+    let (until, then) = match lease {
+        Some(lease) => (
+            format!("until {lease:?} after its last heartbeat"),
+            format!("or else after {lease:?}"),
+        ),
+        None => (
+            "until it ends, or runs again".to_owned(),
+            format!("or else after {STANDS_STILL:?}, so end a holder that hangs first"),
+        ),
     };
     format!(
-        "with our settings a holder is told within {delay:?}, but one that hangs, or that the store does not reach, may go on {until}"
+        "with our settings a holder is told within {delay:?}, but one that hangs, or that the store does not reach, may go on {until}; \
+         the next command under it starts when this holder's has ended, {then}"
     )
 }
 
@@ -214,9 +256,28 @@ impl Held {
         })
     }
 
+    /// That its holder may go on; `None`: nobody who follows would look for that.
+    fn mark(
+        &self,
+        token: FencingToken,
+        coordinator: &Coordinator,
+        lease: Option<Duration>,
+    ) -> Option<Mark> {
+        match self {
+            // A worker's next claim of an item waits for `--settle`.
+            Self::Queue(_) => None,
+            // Whoever follows waits for the second lock of this name.
+            Self::Lock(_) if coordinator.characteristics().scope < Scope::Hosts => None,
+            held => {
+                let granted = Granted::new(held.recipe(), held.name(), token);
+                Some(Mark::new(granted, lease.unwrap_or(STANDS_STILL)))
+            }
+        }
+    }
+
     /// Answers who has lost it, as it was at that moment: whoever waited may have come to hold it since. `None`: nobody has this token
     /// any more.
-    async fn break_grant(&self, token: FencingToken) -> Outcome<Option<Who>> {
+    async fn break_grant(&self, token: FencingToken) -> Result<Option<Who>, Error> {
         let of = |former: Option<Occupant>| former.as_ref().map(Who::of_occupant);
         Ok(match self {
             Self::Lock(lock) => lock.break_grant(token).await?.as_ref().map(Who::of_contender),
@@ -255,13 +316,15 @@ mod tests {
 
     /// One breaks just those that hang.
     #[test]
-    fn whoever_breaks_is_told_how_long_a_holder_that_hangs_goes_on() {
+    fn whoever_breaks_is_told_how_long_a_holder_that_hangs_goes_on_and_when_the_next_one_starts() {
         let (ms, holder) = (Duration::from_millis, who(true));
         let said = told(&holder, ms(50), Some(longest(ms(1_500), Some(ms(1_000)))));
         assert!(said.contains("within 50ms") && said.contains("until 2s after"), "{said}");
+        assert!(said.ends_with("holder's has ended, or else after 2s"), "{said}");
         assert_eq!(longest(ms(3_000), Some(ms(10_000))), ms(10_000));
         assert_eq!(longest(ms(3_000), None), ms(3_000));
-        assert!(told(&holder, ms(50), None).contains("until it ends"));
+        let said = told(&holder, ms(50), None);
+        assert!(said.contains("until it ends") && said.contains("or else after 5s"), "{said}");
     }
 
     /// It runs nothing that could go on.

@@ -6,7 +6,7 @@
 //! * The others look, and one takes away: `status`, `follow` (members, leaders), `info`, `doctor`,
 //!   `breaking`. `prune` tidies up, `reset` forgets the last run of a job, `resize` changes a
 //!   number. `serve` offers it all over HTTP. `secrets` keeps passwords out of what is said. `post` is the other end of
-//!   `run::work`. `note` tells whether a command before has ended, and `history` what was taken away.
+//!   `run::work`. `note` and `broken` tell whether a command before has ended, and `history` what was taken away.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     not(target_os = "linux"),
@@ -15,6 +15,7 @@
 
 mod args;
 mod breaking;
+mod broken;
 mod doctor;
 #[cfg(not(target_os = "linux"))]
 mod elsewhere;

@@ -5,11 +5,12 @@
 //! So each command that runs under a lock has a note at the store, a value of the lock's name:
 //!
 //! * It is written when the lock is held, before the command starts. Without the note no command starts.
-//! * It is removed when the command has ended, with all that it has started, while the lock is held: before it is released.
+//! * It is removed when the command has ended, with all that it has started: before the lock is released, also where it was lost.
 //!
 //! So where no note is found, no command runs, and nobody needs to wait. In all other cases the note of the command before is still
-//! there: its wrapper was killed, its host crashed, it has lost the lock or was stopped in time, the store did not answer at the end.
-//! Then the next one waits as long as such a command can take to end, and puts its own note in that place.
+//! there: its wrapper was killed, its host crashed, it goes on though its lock was lost, the store did not answer at the end.
+//! Then the next one waits as long as such a command can take to end, and puts its own note in that place. A wrapper that is not told of
+//! its loss, though `break` has taken its lock away, takes longer: for that one there is a mark ([`broken`](crate::broken)).
 //!
 //! A note is written and removed only if nobody else has changed it since it was seen, so that no late request of a former holder
 //! removes a later one's. One who has written his note too late, as he stood still before, finds that he has lost the lock before he

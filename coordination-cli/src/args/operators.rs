@@ -11,7 +11,8 @@ use super::{Broken, Rate};
 ///
 /// The holder is told at once, or with its next heartbeat, and may go on until then. If it is `coordination run` or
 /// `coordination elect`, it stops its command. A holder that is stopped or hangs, or that the store does not reach, is not told: it goes on until its
-/// lease ends, while the next one holds and runs its command already. End such a holder first where its host is in reach. Whoever still waits is sent to the end of the queue. With `--recipe queue`
+/// lease ends. `coordination run`, `elect` and `acquire` that follow start when its command has ended or its lease is over, by the longer of their lease and yours;
+/// on one host after five seconds at most, so end such a holder there. Programs that use the library do not wait. Whoever still waits is sent to the end of the queue. With `--recipe queue`
 /// the items of a claim can be claimed again at once; `coordination work` stops its command when it next renews the claim.
 #[derive(Args, Debug)]
 pub(crate) struct Break {

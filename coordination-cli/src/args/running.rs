@@ -157,8 +157,9 @@ pub(crate) struct Child {
     ///
     /// By default as long as the store needs to tell of a loss, and a command to end: 0.2 s, with ZooKeeper 0.4 s, Redis,
     /// PostgreSQL and MySQL 0.6 s; but under a lock on a store that keeps what it has confirmed nobody waits after a command that has ended
-    /// well. On one host none: there one who follows a lock that was broken waits until the command before has ended, five
-    /// seconds at most.
+    /// well. After `coordination break` it takes until the command before has ended or its lease is over, however short this is; 0
+    /// skips that. On one host none: there one who follows after `break` waits until the command before has ended, five seconds at
+    /// most; under a lock 0 does not skip that.
     #[arg(long, value_name = "D", value_parser = duration)]
     pub(crate) settle: Option<Duration>,
     /// Leave the command in our process group

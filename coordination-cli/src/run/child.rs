@@ -97,6 +97,8 @@ struct Running<'a> {
     was_told_to_end: bool,
     /// The loss was told, and not only feared.
     is_lost: bool,
+    /// Something of the command lives that we have given up to wait for.
+    goes_on: bool,
 }
 
 fn is_loss(error: &coordination::Error) -> bool {

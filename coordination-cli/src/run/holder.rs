@@ -36,14 +36,15 @@ use tokio::time::Instant;
 use super::alive::Process;
 use super::child::{at, is_loss_before, lost};
 use super::finish::{After, finish};
+use super::former::{follow, is_within_reach, tell_end};
 use super::handle::{self, Answer, Handle};
 use super::locks::Locks;
 use super::reach::reach;
 use super::signals::Signals;
 use super::waiting::{Waited, wait};
 use super::wanted::{Budget, Hold, Wanted};
-use super::{is_on_one_host, not_run, settle_after, shorten_heartbeat};
-use crate::args::{Acquire, Arguments, Child, Command, Notice, OnLost, Store};
+use super::{Settling, is_on_one_host, not_run, settle_after, shorten_heartbeat};
+use crate::args::{Acquire, Arguments, Command, Notice, Store};
 use crate::exit::{self, Failure, Outcome, say};
 use crate::runtime::block_on;
 use crate::{settings, stderr};
@@ -128,14 +129,16 @@ async fn held(asked: &Acquire, store: &Store, whom: &OsStr, front: OwnedFd) -> O
     // As a shell has it, before anything is waited for.
     handle::directory().map_err(|error| no_handle(&error))?;
     let budget = Budget::new(asked.wait);
+    let lease = settings::lease(&config);
+    let settling = Settling { asked: asked.settle, lease, is_quiet: store.quiet };
     let reaching = reach(config, asked.wait, budget, store.quiet);
     let coordinator = while_wanted(&mut caller, &mut signals, reaching).await?;
     let whom = caller.whom.clone();
-    let obtaining = obtain(asked, &whom, store.quiet, &coordinator, budget);
+    let obtaining = obtain(asked, &whom, &settling, &coordinator, budget);
     let obtained = while_wanted(&mut caller, &mut signals, obtaining).await;
     let after = if obtained.is_ok() { After::Work } else { After::Wait };
     let outcome = match obtained {
-        Ok(hold) => keep(hold, asked, coordinator.member_id(), caller, &mut signals).await,
+        Ok(hold) => keep(hold, asked, &coordinator, caller, &mut signals).await,
         Err(failure) => Err(failure),
     };
     finish(&coordinator, &outcome, after).await;
@@ -204,10 +207,11 @@ fn gone() -> Failure {
 async fn obtain(
     asked: &Acquire,
     whom: &Process,
-    is_quiet: bool,
+    settling: &Settling,
     coordinator: &Coordinator,
     budget: Budget,
 ) -> Outcome<Hold> {
+    let is_quiet = settling.is_quiet;
     let label = asked.label.as_deref().unwrap_or_default();
     let locks = Locks::new(&asked.names, asked.shared, label, coordinator)?;
     let mut wanted = Wanted::Locks(locks);
@@ -218,11 +222,9 @@ async fn obtain(
         Waited::Got(hold) => hold,
         Waited::Busy(what) => return Err(Failure::new(exit::BUSY, what)),
     };
-    let (on_lost, settle) = (OnLost::Ignore, asked.settle);
-    let options = Child { on_lost, kill_after: None, settle, foreground: false };
-    settle_after(&wanted, &mut hold, &options, coordinator).await?;
+    settle_after(&wanted, &mut hold, settling, coordinator).await?;
     if is_on_one_host(coordinator) {
-        wanted.follow(&mut hold).await?;
+        follow(&wanted, &mut hold, is_quiet).await?;
     }
     Ok(hold)
 }
@@ -244,10 +246,11 @@ async fn warn_of_itself(wanted: &Wanted, whom: &Process) {
 async fn keep(
     hold: Hold,
     asked: &Acquire,
-    us: &str,
+    coordinator: &Coordinator,
     mut caller: Caller,
     signals: &mut Signals,
 ) -> Outcome<u8> {
+    let us = coordinator.member_id();
     let handle = match hand_over(&hold, asked, us, &mut caller, signals).await {
         Ok(handle) => handle,
         Err(failure) => {
@@ -269,7 +272,7 @@ async fn keep(
                 return Ok(0);
             }
             stream = handle.asked() => {
-                let answer = release(hold, why_lost).await;
+                let answer = release(hold, why_lost, coordinator).await;
                 handle.close(stream, &answer).await;
                 return Ok(0);
             }
@@ -340,23 +343,25 @@ async fn let_go(hold: Option<Hold>) {
 }
 
 /// Lets go of it when nothing is done under it any more.
-async fn release(hold: Option<Hold>, why_lost: Option<String>) -> Answer {
-    let mut hold = match (hold, why_lost) {
-        (hold, Some(why)) => {
-            let_go(hold).await;
-            return Answer::Lost(why);
-        }
-        (Some(hold), None) => hold,
-        (None, None) => return Answer::Again,
-    };
-    let was_held = hold.is_held();
-    if was_held {
+async fn release(
+    hold: Option<Hold>,
+    why_lost: Option<String>,
+    coordinator: &Coordinator,
+) -> Answer {
+    let Some(mut hold) = hold else { return why_lost.map_or(Answer::Again, Answer::Lost) };
+    let (granted, was_held) = (hold.granted(), hold.is_held());
+    if was_held || is_within_reach(coordinator) {
         hold.command_has_ended().await;
     }
-    match hold.release().await {
-        Ok(()) => Answer::Released,
-        Err(error) if is_loss_before(&error, was_held) => Answer::Lost(error.to_string()),
-        Err(error) => Answer::Unconfirmed(error.to_string()),
+    let released = hold.release().await;
+    if !was_held || released.is_err() {
+        tell_end(coordinator, &granted).await;
+    }
+    match (released, why_lost) {
+        (_, Some(why)) => Answer::Lost(why),
+        (Ok(()), None) => Answer::Released,
+        (Err(error), None) if is_loss_before(&error, was_held) => Answer::Lost(error.to_string()),
+        (Err(error), None) => Answer::Unconfirmed(error.to_string()),
     }
 }
 

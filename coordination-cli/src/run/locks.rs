@@ -7,13 +7,12 @@ use coordination::{
     MultiLock,
 };
 
+use crate::broken::STANDS_STILL;
 use crate::exit::{self, Failure, Outcome};
 use crate::note::Noted;
 
 type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// How long a command is waited for whose lock was broken: its wrapper is told within half a second, if it does not stand still.
-const AFTERMATH: Duration = Duration::from_secs(5);
 /// From one question to the next where the store did not answer the first.
 const AGAIN: Duration = Duration::from_millis(100);
 
@@ -98,10 +97,11 @@ impl Locks {
         Ok(contenders)
     }
 
-    /// Waits until the commands have ended whose locks were broken, but not for one that cannot be ended. A store that refuses or does
+    /// Waits until the commands have ended whose locks were broken, but not for one that cannot be ended: a wrapper is told within half a
+    /// second, if it does not stand still. A store that refuses or does
     /// not answer for a moment is asked again; without its word the command does not run.
     pub(super) async fn follow(&self, held: &mut HeldLocks) -> Outcome {
-        self.follow_for(held, AFTERMATH).await
+        self.follow_for(held, STANDS_STILL).await
     }
 
     /// The same, but for this time at most of each lock, which the store has as well for each answer.

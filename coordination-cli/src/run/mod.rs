@@ -7,6 +7,7 @@ pub(crate) mod child;
 pub(crate) mod elect;
 pub(crate) mod family;
 mod finish;
+mod former;
 pub(crate) mod handle;
 pub(crate) mod holder;
 pub(crate) mod join;
@@ -25,14 +26,16 @@ pub(crate) mod work;
 use std::time::Duration;
 
 use coordination::{Claim, Config, Coordinator, LossDetection, OncePer, Scope};
+use tokio::time::sleep;
 
 use self::child::{Prepared, check_grace};
 use self::finish::{After, finish};
+use self::former::{Former, follow, sleep_out};
 use self::reach::reach;
 use self::signals::Signals;
 use self::waiting::{Waited, wait};
 use self::wanted::{Budget, Hold, Wanted};
-use crate::args::{Child, IfBusy, OnLost, Run, Store};
+use crate::args::{IfBusy, OnLost, Run, Store};
 use crate::exit::{self, Failure, Outcome};
 use crate::note::keeps_notes;
 use crate::settings;
@@ -55,6 +58,38 @@ enum Ready {
     Done,
 }
 
+/// What whoever comes next waits for.
+struct Settling {
+    /// As `--settle` says.
+    asked: Option<Duration>,
+    /// The lease that we ask for.
+    lease: Option<Duration>,
+    is_quiet: bool,
+}
+
+impl Settling {
+    /// For as long as a command runs whose wrapper is told just now that what it ran under was taken away.
+    fn length(&self, coordinator: &Coordinator) -> Duration {
+        match self.asked {
+            Some(length) => length,
+            None if is_on_one_host(coordinator) => Duration::ZERO,
+            None => coordinator.loss_delay() + ENDING,
+        }
+    }
+
+    /// For a former holder that was not told; `None`: nobody is waited for.
+    fn former(&self, hold: &Hold, coordinator: &Coordinator) -> Outcome<Option<Former>> {
+        match hold {
+            _ if self.asked == Some(Duration::ZERO) => Ok(None),
+            // Its worker is told when it renews the claim.
+            Hold::Claim(_) => Ok(None),
+            // By [`follow`].
+            Hold::Locks(_) if is_on_one_host(coordinator) => Ok(None),
+            hold => Former::new(coordinator, hold.granted(), self.lease, self.is_quiet).map(Some),
+        }
+    }
+}
+
 /// Runs the command; answers the exit code.
 pub(crate) async fn run(run: &Run, store: &Store) -> Outcome<u8> {
     if run.no_fork {
@@ -64,13 +99,15 @@ pub(crate) async fn run(run: &Run, store: &Store) -> Outcome<u8> {
     let mut config = settings::read(store)?;
     shorten_heartbeat(&mut config)?;
     let is_under = !run.lock.is_empty() || run.semaphore.is_some() || run.singleton.is_some();
-    check_grace(&run.child, settings::lease(&config).filter(|_| is_under))?;
+    let lease = settings::lease(&config);
+    check_grace(&run.child, lease.filter(|_| is_under))?;
     let mut signals = Signals::new()?;
     let budget = Budget::new(run.wait);
     let reaching = reach(config, run.wait, budget, store.quiet);
     let coordinator = until_signal(&mut signals, &mut command, reaching).await?;
     command.hand_on(&coordinator, store);
-    let preparing = prepare(run, store.quiet, &coordinator, budget);
+    let settling = Settling { asked: run.child.settle, lease, is_quiet: store.quiet };
+    let preparing = prepare(run, &settling, &coordinator, budget);
     let outcome = until_signal(&mut signals, &mut command, preparing).await;
     let after = after(&outcome);
     let outcome = match outcome {
@@ -118,10 +155,11 @@ async fn until_signal<T>(
 /// Gets all that the command is to run under.
 async fn prepare(
     run: &Run,
-    is_quiet: bool,
+    settling: &Settling,
     coordinator: &Coordinator,
     budget: Budget,
 ) -> Outcome<Ready> {
+    let is_quiet = settling.is_quiet;
     let mut wanted = Wanted::of(run, coordinator, budget.left())?;
     let mut hold = match &mut wanted {
         None => None,
@@ -131,9 +169,9 @@ async fn prepare(
         },
     };
     if let (Some(wanted), Some(hold)) = (&wanted, &mut hold) {
-        settle_after(wanted, hold, &run.child, coordinator).await?;
+        settle_after(wanted, hold, settling, coordinator).await?;
         if is_on_one_host(coordinator) && run.child.on_lost != OnLost::Ignore {
-            wanted.follow(hold).await?;
+            follow(wanted, hold, is_quiet).await?;
         }
     }
     if let Some(rate) = &run.rate {
@@ -175,42 +213,39 @@ fn is_on_one_host(coordinator: &Coordinator) -> bool {
     coordinator.characteristics().scope < Scope::Hosts
 }
 
-/// Waits as long as the command may still run whose lock was taken away just now.
+/// Waits as long as the command may still run whose holder has lost just now what we hold.
 ///
-/// On one host nothing but `break` takes a lock away from a command that runs, and [`Wanted::follow`] waits for that.
-async fn settle(hold: &Hold, options: &Child, coordinator: &Coordinator) -> Outcome {
-    let length = settling_time(options, coordinator);
+/// On one host nothing but `break` takes anything away from a command that runs: [`follow`] waits for that under a lock, and [`Former`]
+/// otherwise.
+async fn settle(hold: &Hold, settling: &Settling, coordinator: &Coordinator) -> Outcome {
+    let length = settling.length(coordinator);
+    let former = settling.former(hold, coordinator)?;
     match hold {
-        _ if length.is_zero() => {}
-        Hold::Claim(claim) => tokio::time::sleep(length.min(claim.remaining())).await,
-        hold => hold.protect(tokio::time::sleep(length)).await?,
+        _ if length.is_zero() && former.is_none() => Ok(()),
+        Hold::Claim(claim) => {
+            sleep(length.min(claim.remaining())).await;
+            Ok(())
+        }
+        hold => hold.protect(sleep_out(length, former.as_ref())).await?,
     }
-    Ok(())
 }
 
 /// The same where a command of before may be known to have ended: then nobody waits.
 async fn settle_after(
     wanted: &Wanted,
     hold: &mut Hold,
-    options: &Child,
+    settling: &Settling,
     coordinator: &Coordinator,
 ) -> Outcome {
+    let former = settling.former(hold, coordinator)?;
     match (wanted, hold) {
         (Wanted::Locks(locks), Hold::Locks(held))
             if keeps_notes(&coordinator.characteristics()) =>
         {
-            let length = settling_time(options, coordinator);
-            settling::settle(locks, held, length, options.settle.is_some()).await
+            let (length, must) = (settling.length(coordinator), settling.asked.is_some());
+            settling::settle(locks, held, length, must, former.as_ref()).await
         }
-        (_, hold) => settle(hold, options, coordinator).await,
-    }
-}
-
-fn settling_time(options: &Child, coordinator: &Coordinator) -> Duration {
-    match options.settle {
-        Some(length) => length,
-        None if is_on_one_host(coordinator) => Duration::ZERO,
-        None => coordinator.loss_delay() + ENDING,
+        (_, hold) => settle(hold, settling, coordinator).await,
     }
 }
 

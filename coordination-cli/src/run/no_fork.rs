@@ -16,7 +16,7 @@ use super::finish::finish;
 use super::reach::reach;
 use super::signals::Signals;
 use super::wanted::{Budget, Hold};
-use super::{Ready, after, busy, prepare, started};
+use super::{Ready, Settling, after, busy, prepare, started};
 use crate::args::{Run, Store};
 use crate::exit::{self, Failure, Outcome};
 use crate::settings::{self, HandedOn};
@@ -38,7 +38,8 @@ pub(super) async fn run(run: &Run, store: &Store) -> Outcome<u8> {
     let budget = Budget::new(run.wait);
     let reaching = reach(config, run.wait, budget, store.quiet);
     let coordinator = unless_signal(&mut signals, reaching).await?;
-    let preparing = prepare(run, store.quiet, &coordinator, budget);
+    let settling = Settling { asked: run.child.settle, lease: None, is_quiet: store.quiet };
+    let preparing = prepare(run, &settling, &coordinator, budget);
     let prepared = unless_signal(&mut signals, preparing).await;
     let after = after(&prepared);
     let outcome = match prepared {

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use coordination::{Lock, SharedValue, Version};
-use tokio::time::sleep;
 
+use super::former::{Former, sleep_out};
 use super::locks::{HeldLocks, Locks, patiently};
 use crate::exit::{self, Failure, Outcome};
 use crate::note::{Note, Noted};
@@ -20,17 +20,19 @@ enum Attempt {
     After(Version),
 }
 
-/// Notes a command for each of the locks, and waits for so long if one before may still run, or if it must.
+/// Notes a command for each of the locks, and waits for so long if one before may still run, or if it must. If one may still run, it waits
+/// for the end of one whose lock was broken, too; `None`: it does not want to.
 pub(super) async fn settle(
     locks: &Locks,
     held: &mut HeldLocks,
     length: Duration,
     must: bool,
+    former: Option<&Former>,
 ) -> Outcome {
     let drafts = locks.each().iter().zip(held.tokens());
     let drafts = drafts.map(|(lock, token)| draft(lock, token, locks.shared()));
     let (mut left, mut noted) = (drafts.collect::<Outcome<Vec<_>>>()?, Vec::new());
-    let mut must = must;
+    let (mut must, mut was_hasty) = (must, false);
     loop {
         let mut after = Vec::new();
         for (draft, waited_for) in left {
@@ -40,11 +42,14 @@ pub(super) async fn settle(
             }
         }
         if after.is_empty() && !must {
-            held.noted(noted);
+            // If we did not wait, a command before may go on when ours has ended: then our note stays in place of its note.
+            held.noted(if was_hasty { Vec::new() } else { noted });
             return Ok(());
         }
+        was_hasty |= !after.is_empty() && former.is_none();
         must = false;
-        held.protect(sleep(length)).await?;
+        let former = former.filter(|_| !after.is_empty());
+        held.protect(sleep_out(length, former)).await??;
         left = after;
     }
 }
@@ -97,12 +102,17 @@ impl Draft {
 
 #[cfg(test)]
 mod tests {
-    use coordination::Coordinator;
-    use tokio::time::Instant;
+    use coordination::{Coordinator, FencingToken};
+    use tokio::time::{Instant, sleep};
 
+    use super::super::former::tell_end;
     use super::*;
+    use crate::broken::{self, Granted, Mark};
 
     const LONG: Duration = Duration::from_secs(3600);
+    /// How long one waits who follows, and the lease of one whose lock is broken.
+    const SETTLING: Duration = Duration::from_secs(1);
+    const LEASE: Duration = Duration::from_secs(60);
 
     async fn store(name: &str) -> Coordinator {
         Coordinator::connect(&format!("memory://settling-{name}")).await.expect("memory is there")
@@ -118,9 +128,56 @@ mod tests {
         let locks = Locks::new(&names, shared, "", coordinator).expect("names");
         let held = locks.acquire(None).await.expect("memory answers");
         let mut held = held.expect("nobody is in the way");
+        let former = former(coordinator, &locks, &held);
         let begun = Instant::now();
-        settle(&locks, &mut held, LONG, false).await.map_err(|failure| failure.code).expect("held");
+        settled(&locks, &mut held, LONG, false, Some(&former)).await;
         (held, begun.elapsed())
+    }
+
+    async fn settled(
+        locks: &Locks,
+        held: &mut HeldLocks,
+        length: Duration,
+        must: bool,
+        former: Option<&Former>,
+    ) {
+        let settled = settle(locks, held, length, must, former).await;
+        settled.map_err(|failure| failure.code).expect("held");
+    }
+
+    fn former(coordinator: &Coordinator, locks: &Locks, held: &HeldLocks) -> Former {
+        let former = Former::new(coordinator, granted(locks, held), None, true);
+        former.map_err(|failure| failure.code).expect("a name")
+    }
+
+    fn granted(locks: &Locks, held: &HeldLocks) -> Vec<Granted> {
+        let each = locks.each().iter().zip(held.tokens());
+        let granted = |(lock, token): (&Lock, u64)| {
+            Granted::new("lock", lock.name(), FencingToken::new(token).expect("not zero"))
+        };
+        each.map(granted).collect()
+    }
+
+    /// One who holds `x`, and whose lock is broken as by `break`, and one who follows: both with what they hold.
+    async fn broken_and_next(
+        store: &Coordinator,
+    ) -> ((HeldLocks, Vec<Granted>), (Locks, HeldLocks)) {
+        let locks = Locks::new(&["x".to_owned()], false, "", store).expect("a name");
+        let (lost, _) = taken(store, &["x"], false).await;
+        let before = granted(&locks, &lost);
+        let marks = broken::marks(store).expect("a name");
+        for granted in &before {
+            let mark = Mark::new(granted.clone(), LEASE);
+            broken::mark(&marks, &mark).await.expect("memory answers");
+        }
+        store.lock("x").expect("a name").break_lock().await.expect("memory answers");
+        let next = locks.acquire(None).await.expect("memory answers").expect("it is free");
+        ((lost, before), (locks, next))
+    }
+
+    async fn is_marked(store: &Coordinator) -> bool {
+        let marks = broken::marks(store).expect("a name");
+        !broken::read(&marks).await.expect("memory answers").is_empty()
     }
 
     async fn ends_well(mut held: HeldLocks) {
@@ -160,6 +217,74 @@ mod tests {
             assert!(waited < LONG, "{waited:?}");
             ends_well(held).await;
         }
+    }
+
+    /// Nobody has told it, and it can tell nobody.
+    #[tokio::test(start_paused = true)]
+    async fn after_a_break_the_next_one_waits_for_the_lease_and_only_once() {
+        let store = store("lease").await;
+        let ((_lost, _), (locks, mut next)) = broken_and_next(&store).await;
+        let (former, begun) = (former(&store, &locks, &next), Instant::now());
+        settled(&locks, &mut next, SETTLING, false, Some(&former)).await;
+        let waited = begun.elapsed();
+        assert!(waited >= LEASE && waited < 2 * LEASE, "{waited:?}");
+        assert!(!is_marked(&store).await, "it is of no use any more");
+        // It is killed: of that the next one knows as before.
+        next.release().await.expect("memory answers");
+        let mut next = locks.acquire(None).await.expect("memory answers").expect("it is free");
+        let (former, begun) = (self::former(&store, &locks, &next), Instant::now());
+        settled(&locks, &mut next, SETTLING, false, Some(&former)).await;
+        let waited = begun.elapsed();
+        assert!(waited >= SETTLING && waited < LEASE, "{waited:?}");
+    }
+
+    /// The wrapper is told of its loss later, and ends its command.
+    #[tokio::test(start_paused = true)]
+    async fn after_a_break_the_next_one_starts_when_the_command_before_has_ended() {
+        let store = store("ended").await;
+        let ((mut lost, before), (locks, mut next)) = broken_and_next(&store).await;
+        let former = former(&store, &locks, &next);
+        let (begun, after) = (Instant::now(), LEASE / 4);
+        let end = async {
+            sleep(after).await;
+            lost.command_has_ended().await;
+            tell_end(&store, &before).await;
+        };
+        tokio::join!(settled(&locks, &mut next, SETTLING, false, Some(&former)), end);
+        let waited = begun.elapsed();
+        assert!(waited >= after && waited < LEASE / 2, "{waited:?}");
+        assert!(!is_marked(&store).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_a_break_one_who_does_not_want_to_wait_leaves_that_to_those_who_follow() {
+        let store = store("hasty").await;
+        let ((_lost, _), (locks, mut next)) = broken_and_next(&store).await;
+        let begun = Instant::now();
+        settled(&locks, &mut next, Duration::ZERO, true, None).await;
+        assert!(begun.elapsed() < LEASE, "{:?}", begun.elapsed());
+        ends_well(next).await;
+        let mut next = locks.acquire(None).await.expect("memory answers").expect("it is free");
+        let (former, begun) = (former(&store, &locks, &next), Instant::now());
+        settled(&locks, &mut next, SETTLING, false, Some(&former)).await;
+        assert!(begun.elapsed() >= LEASE, "{:?}", begun.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_break_of_another_lock_is_not_waited_for() {
+        let store = store("another").await;
+        let marks = broken::marks(&store).expect("a name");
+        let token = FencingToken::new(7).expect("not zero");
+        for (recipe, name) in [("lock", "y"), ("election", "x")] {
+            let mark = Mark::new(Granted::new(recipe, name, token), LEASE);
+            broken::mark(&marks, &mark).await.expect("memory answers");
+        }
+        let locks = Locks::new(&["x".to_owned()], false, "", &store).expect("a name");
+        let held = locks.acquire(None).await.expect("memory answers").expect("it is free");
+        let (former, begun) = (former(&store, &locks, &held), Instant::now());
+        former.wait().await.map_err(|failure| failure.code).expect("memory answers");
+        assert!(begun.elapsed() < LEASE, "{:?}", begun.elapsed());
+        assert!(is_marked(&store).await, "they are others'");
     }
 
     /// Its end is told late: that is no word about the next one's command.
@@ -222,7 +347,8 @@ mod tests {
         let locks = Locks::new(&["x".to_owned()], false, "", &store).expect("a name");
         let mut held = locks.acquire(None).await.expect("memory answers").expect("it is free");
         let begun = Instant::now();
-        settle(&locks, &mut held, LONG, true).await.map_err(|failure| failure.code).expect("held");
+        let former = former(&store, &locks, &held);
+        settled(&locks, &mut held, LONG, true, Some(&former)).await;
         assert!(begun.elapsed() >= LONG);
         assert!(matches!(note(&store, "x").await, Some(Note::Alone(_))));
     }

@@ -11,6 +11,7 @@ use coordination::{
 use super::around::Held;
 use super::locks::{HeldLocks, Locks};
 use crate::args::{Elect, Run, Wait};
+use crate::broken::Granted;
 use crate::exit::Outcome;
 
 type Result<T, E = Error> = std::result::Result<T, E>;
@@ -282,6 +283,19 @@ impl Hold {
         self.each().into_iter().map(held).collect()
     }
 
+    /// The same as `break` marks it; nothing of a claim.
+    pub(super) fn granted(&self) -> Vec<Granted> {
+        let recipe = match self {
+            Self::Locks(_) => "lock",
+            Self::Permit(_) => "semaphore",
+            Self::Slot(_) => "limiter",
+            Self::Leadership(_) => "election",
+            Self::Claim(_) => return Vec::new(),
+        };
+        let each = self.each().into_iter();
+        each.map(|(name, token)| Granted::new(recipe, name, token)).collect()
+    }
+
     pub(super) async fn release(self) -> Result<()> {
         match self {
             Self::Locks(locks) => locks.release().await,
@@ -365,7 +379,7 @@ impl Hold {
         }
     }
 
-    /// No command runs under it any more, for certain, and nothing of it is lost.
+    /// No command runs under it any more, for certain.
     pub(super) async fn command_has_ended(&mut self) {
         if let Self::Locks(locks) = self {
             locks.command_has_ended().await;

@@ -11,7 +11,7 @@ use super::finish::{After, finish};
 use super::reach::{is_out_of_reach, reach};
 use super::signals::Signals;
 use super::wanted::{Budget, Hold};
-use super::{settle, shorten_heartbeat, until_signal};
+use super::{Settling, settle, shorten_heartbeat, until_signal};
 use crate::args::{Store, Work};
 use crate::exit::{self, Failure, Outcome, say};
 use crate::settings;
@@ -35,8 +35,8 @@ enum End {
 pub(crate) async fn work(work: &Work, store: &Store) -> Outcome<u8> {
     let mut config = settings::read(store)?;
     shorten_heartbeat(&mut config)?;
-    let lease = settings::lease(&config).map_or(work.ttl, |lease| lease.min(work.ttl));
-    check_grace(&work.child, Some(lease))?;
+    let lease = settings::lease(&config);
+    check_grace(&work.child, Some(lease.map_or(work.ttl, |lease| lease.min(work.ttl))))?;
     let mut signals = Signals::new()?;
     // It hears what is passed on to the command as well.
     let mut heard = Signals::new()?;
@@ -45,11 +45,13 @@ pub(crate) async fn work(work: &Work, store: &Store) -> Outcome<u8> {
     let reaching = reach(config, work.wait, Budget::new(work.wait), store.quiet);
     let coordinator = until_signal(&mut signals, &mut command, reaching).await?;
     command.hand_on(&coordinator, store);
+    let settling = Settling { asked: work.child.settle, lease, is_quiet: store.quiet };
     let queue = coordinator.queue(&work.queue)?;
     let mut after;
     let outcome = loop {
         after = After::Wait;
-        let claiming = until_signal(&mut signals, &mut command, next(work, &queue, &coordinator));
+        let next = next(work, &queue, &settling, &coordinator);
+        let claiming = until_signal(&mut signals, &mut command, next);
         let (claim, item) = match claiming.await {
             Ok(Some(next)) => next,
             Ok(None) if work.once => {
@@ -92,6 +94,7 @@ pub(crate) async fn work(work: &Work, store: &Store) -> Outcome<u8> {
 async fn next(
     work: &Work,
     queue: &WorkQueue,
+    settling: &Settling,
     coordinator: &Coordinator,
 ) -> Outcome<Option<(Hold, WorkItem)>> {
     let budget = Budget::new(work.wait);
@@ -106,7 +109,7 @@ async fn next(
         let hold = Hold::Claim(Box::new(claim));
         if item.claims() > 1 {
             // The command of who had it before may be about to end.
-            settle(&hold, &work.child, coordinator).await?;
+            settle(&hold, settling, coordinator).await?;
         }
         return Ok(Some((hold, item)));
     }

@@ -3,6 +3,7 @@
 //! What is in [`gate`] is run by `tests/run`, what is in [`soak`] by `tests/soak`.
 
 mod balancer;
+mod broken;
 mod browser;
 mod chaos;
 mod crontab;

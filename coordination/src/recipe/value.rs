@@ -46,6 +46,20 @@ impl Coordinator {
         Ok(SharedValue { queue: self.queue_of("taken-away", "history")?, of: PhantomData })
     }
 
+    /// A value in which the command `coordination` marks grants that were taken away and whose holders may go on. All coordinators of a
+    /// namespace have the same, whatever their prefixes: names in it are whole.
+    ///
+    /// For that command, and no part of the promises of this library.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Name`]: the coordinator's prefix is too long for any name.
+    #[doc(hidden)]
+    pub fn broken<T: Serialize + DeserializeOwned>(&self) -> Result<SharedValue<T>> {
+        let queue = self.queue_of("taken-away", "x")?.of_name("broken")?;
+        Ok(SharedValue::of_queue(queue))
+    }
+
     /// The counter of this name, with the coordinator's prefix before it. No I/O.
     ///
     /// It is zero until somebody adds to it. A counter and a value of the same name are different things.

@@ -123,6 +123,7 @@ impl Running<'_> {
         ));
         // The watch keeps the lock for them when we are told to end, or are killed.
         self.watch.know(left);
+        self.goes_on = true;
         while self.is_kept() {
             tokio::select! {
                 biased;
@@ -132,6 +133,7 @@ impl Running<'_> {
             }
             let left = self.left(status.is_ok());
             if left.is_empty() {
+                self.goes_on = false;
                 break;
             }
             // Some may have come since; and what was within the kernel is not for ever.

@@ -24,6 +24,7 @@ use crate::exit::{self, Failure, Outcome, say};
 use crate::run::alive;
 use crate::run::around::{self, HELD};
 use crate::run::family::{self, Family, MARK};
+use crate::run::former::{is_within_reach, tell_end};
 use crate::run::signals::Signals;
 use crate::run::started;
 use crate::run::wanted::Hold;
@@ -50,8 +51,8 @@ pub(crate) struct Prepared<'a> {
     quiet: bool,
     /// What the command reads from its stdin; `None`: it has ours.
     fed: Option<Vec<u8>>,
-    /// What the store calls us.
-    member: String,
+    /// Our session; `None`: not yet.
+    coordinator: Option<Coordinator>,
     /// The store's URL and the config file, for runs within.
     handed_on: HandedOn,
 }
@@ -99,7 +100,7 @@ impl<'a> Prepared<'a> {
         // Before there is the watch: whoever is a child of ours by now is none of the command's.
         let family = Family::of_us(&mark);
         let watch = Watch::start(mark).map_err(not_started)?;
-        let (member, handed_on) = (String::new(), HandedOn::default());
+        let (coordinator, handed_on) = (None, HandedOn::default());
         Ok(Self {
             program,
             words,
@@ -110,7 +111,7 @@ impl<'a> Prepared<'a> {
             options,
             quiet,
             fed: None,
-            member,
+            coordinator,
             handed_on,
         })
     }
@@ -133,7 +134,7 @@ impl<'a> Prepared<'a> {
 
     /// Lets runs within find the store, and know what is held around them.
     pub(crate) fn hand_on(&mut self, coordinator: &Coordinator, store: &Store) {
-        self.member = coordinator.member_id().to_owned();
+        self.coordinator = Some(coordinator.clone());
         self.handed_on = HandedOn::of(store);
     }
 
@@ -146,6 +147,7 @@ impl<'a> Prepared<'a> {
         signals: &mut Signals,
     ) -> Outcome<u8> {
         let is_ignored = self.options.on_lost == OnLost::Ignore;
+        let coordinator = self.coordinator.clone();
         let mut running = match self.start(hold) {
             Ok(running) => running,
             Err(failure) => {
@@ -169,12 +171,11 @@ impl<'a> Prepared<'a> {
         // While it is held: who holds it next takes over what is not done.
         let settled = running.settle_claim(is_done).await;
         let was_lost = match running.hold.take() {
-            Some(mut hold) => {
-                if was_held && ended.as_ref().is_ok_and(|ended| !ended.was_stopped) {
-                    hold.command_has_ended().await;
-                }
+            Some(hold) => {
+                let of = ended.as_ref().ok().filter(|_| !running.goes_on);
                 let was_good = was_held || had_ended_in_time;
-                hold.release().await.is_err_and(|error| is_loss_before(&error, was_good))
+                let released = let_go(hold, of.zip(coordinator.as_ref())).await;
+                released.is_err_and(|error| is_loss_before(&error, was_good))
             }
             None => false,
         };
@@ -251,6 +252,7 @@ impl<'a> Prepared<'a> {
             had_ended_in_time: false,
             was_told_to_end: false,
             is_lost: false,
+            goes_on: false,
         })
     }
 
@@ -271,7 +273,8 @@ impl<'a> Prepared<'a> {
         self.handed_on.apply(&mut command);
         command.env(MARK, &self.marks);
         if let Some(hold) = hold {
-            tell(&mut command, hold, &self.member);
+            let member = self.coordinator.as_ref().map(Coordinator::member_id);
+            tell(&mut command, hold, member.unwrap_or_default());
         }
         if self.fed.is_some() {
             command.stdin(Stdio::piped());
@@ -281,6 +284,22 @@ impl<'a> Prepared<'a> {
         }
         command
     }
+}
+
+/// Releases it, and tells those who follow that they need not wait for its command: unless something of the command may go on, which is
+/// `None`.
+async fn let_go(mut hold: Hold, ended: Option<(&Ended, &Coordinator)>) -> Result<(), Error> {
+    let Some((ended, coordinator)) = ended else { return hold.release().await };
+    let (granted, was_held) = (hold.granted(), hold.is_held());
+    // What is lost, or about to be, as the store is out of reach, is not worth a wait of our own: those who follow wait then.
+    if was_held && !ended.was_stopped || is_within_reach(coordinator) {
+        hold.command_has_ended().await;
+    }
+    let released = hold.release().await;
+    if !was_held || released.as_ref().is_err_and(is_loss) {
+        tell_end(coordinator, &granted).await;
+    }
+    released
 }
 
 /// Says in the command's environment what it runs under, and as whom.

@@ -1,5 +1,6 @@
 //! What `tests/run` runs.
 
+mod broken;
 mod cron;
 mod ends;
 mod handles;

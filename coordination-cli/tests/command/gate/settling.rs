@@ -91,30 +91,17 @@ fn after_any_other_end_the_next_one_waits() {
         wrapper.signal(Signal::KILL);
         assert!(wait_until(LONG, || !is_alive(&id)));
         next(&store, "killed", true);
-        // The lock is taken away, also from one who goes on.
-        for ignores in ["term", "ignore"] {
-            let name = format!("broken-{ignores}");
-            let (mut wrapper, _) = store.running(&format!("--on-lost {ignores} --lock {name}"));
-            let broken = output(&mut store.coordination(["break", &name, "--yes"]));
-            assert_eq!(broken.status.code(), Some(0));
-            if ignores == "term" {
-                assert_eq!(wrapper.code(), Some(70));
-            }
-            next(&store, &name, true);
-        }
+        // The lock is taken away from one who goes on.
+        let (_wrapper, _) = store.running("--on-lost ignore --lock broken");
+        let broken = output(&mut store.coordination(["break", "broken", "--yes"]));
+        assert_eq!(broken.status.code(), Some(0));
+        next(&store, "broken", true);
         // It is let go of while the command runs.
         let (long, _) = store.running("--lock released --release-after 100ms");
         let free = || store.run("--lock released --wait 0 -- true").status.code() == Some(0);
         assert!(wait_until(LONG, || is_noted(&store, "released")));
         assert!(wait_until(LONG, free));
         drop(long);
-        // One of several was lost: of none is it known that it has ended.
-        let (mut wrapper, _) = store.running("--lock one --lock other");
-        let broken = output(&mut store.coordination(["break", "one", "--yes"]));
-        assert_eq!(broken.status.code(), Some(0));
-        assert_eq!(wrapper.code(), Some(70));
-        next(&store, "other", true);
-        next(&store, "one", true);
         // One who writes no notes, as a program that uses the library, was broken.
         let runtime = tokio::runtime::Runtime::new().expect("threads");
         let held = runtime.block_on(async {
@@ -128,6 +115,22 @@ fn after_any_other_end_the_next_one_waits() {
     });
 }
 
+/// It says so when its command has ended, of all locks that it had.
+#[test]
+fn after_a_wrapper_that_was_told_of_its_loss_the_next_one_starts_at_once() {
+    rerun_if_starved(|| {
+        let server = Etcd::one();
+        let store = store(&server);
+        let (mut wrapper, id) = store.running("--lock one --lock other");
+        let broken = output(&mut store.coordination(["break", "one", "--yes"]));
+        assert_eq!(broken.status.code(), Some(0));
+        assert_eq!(wrapper.code(), Some(70));
+        assert!(!is_alive(&id));
+        next(&store, "other", false);
+        next(&store, "one", false);
+    });
+}
+
 /// The command is stopped in time, and its wrapper cannot tell anybody.
 #[test]
 fn after_a_store_that_did_not_answer_the_next_one_waits() {
@@ -137,8 +140,9 @@ fn after_a_store_that_did_not_answer_the_next_one_waits() {
         let (mut wrapper, id) = store.running("--lock x");
         server.node(0).pause();
         assert!(wait_until(LONG, || !is_alive(&id)));
-        server.node(0).resume();
+        // So that it cannot be told afterwards, either.
         assert_eq!(wrapper.code(), Some(70));
+        server.node(0).resume();
         next(&store, "x", true);
         // The command ends by itself while the store is away, and the lease with it.
         let started = store.path("ends");

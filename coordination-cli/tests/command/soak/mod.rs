@@ -1,5 +1,6 @@
 //! What `tests/soak` runs: the same for longer, and on every store.
 
+mod broken;
 mod chaos;
 mod clients;
 mod cron;
