@@ -18,6 +18,8 @@ use crate::exit::{Outcome, say};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long the command's start, or our end, may be put off by the removal of marks.
 const REMOVING: Duration = Duration::from_secs(3);
+/// How long the store may be out of reach until it is not told: a failed heartbeat is repeated sooner.
+const REACHING: Duration = Duration::from_secs(1);
 /// How often it is looked whether the marks are gone.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -132,18 +134,56 @@ async fn told<T>(
     ended
 }
 
-/// Whether the store is within reach, for all that we know.
-pub(super) fn is_within_reach(coordinator: &Coordinator) -> bool {
-    coordinator.state().current() == State::Connected
+/// Whether the store is within reach, for all that we know. A heartbeat may just have failed, as one does that was under way when we were
+/// stopped, or when the network was cut: the next one comes soon.
+pub(super) async fn is_within_reach(coordinator: &Coordinator) -> bool {
+    let mut states = coordinator.state();
+    let reached = async {
+        while states.current() == State::Suspended && states.changed().await.is_some() {}
+        states.current() == State::Connected
+    };
+    timeout(REACHING, reached).await.unwrap_or(false)
 }
 
 /// Tells those who follow that no command runs any more under these grants, which were lost. A store that is out of reach is not told:
 /// then they wait until our lease is over.
 pub(super) async fn tell_end(coordinator: &Coordinator, lost: &[Granted]) {
     if let Ok(marks) = broken::marks(coordinator)
-        && is_within_reach(coordinator)
+        && is_within_reach(coordinator).await
     {
         let removing = broken::unmark(&marks, |mark| lost.contains(&mark.granted));
         let _ = timeout(REMOVING, removing).await;
+    }
+}
+
+#[cfg(all(test, coordination_internals))]
+mod tests {
+    use coordination::Error;
+    use coordination::simulation::{Clocks, Run, Traits, Weather, World};
+
+    use super::*;
+
+    /// As of one who goes on after he stood still: otherwise those who follow would wait for his lease.
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_answers_the_next_heartbeat_is_within_reach() -> Result<(), Error> {
+        let _run = Run::begin(1);
+        let traits =
+            Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
+        let world = World::new(1, traits);
+        let settings = Coordinator::builder().ttl(Duration::from_secs(60));
+        let coordinator = world.client(Clocks::default()).connect(settings.into()).await?;
+        let falls_silent = async || {
+            world.set_weather(Weather { lost_request: 1_000_000, ..Weather::calm() });
+            let mut states = coordinator.state();
+            while states.current() != State::Suspended && states.changed().await.is_some() {}
+        };
+        falls_silent().await;
+        world.set_weather(Weather::calm());
+        assert!(is_within_reach(&coordinator).await);
+        falls_silent().await;
+        let begun = Instant::now();
+        assert!(!is_within_reach(&coordinator).await);
+        assert!(begun.elapsed() <= 2 * REACHING, "{:?}", begun.elapsed());
+        Ok(())
     }
 }

@@ -350,7 +350,7 @@ async fn release(
 ) -> Answer {
     let Some(mut hold) = hold else { return why_lost.map_or(Answer::Again, Answer::Lost) };
     let (granted, was_held) = (hold.granted(), hold.is_held());
-    if was_held || is_within_reach(coordinator) {
+    if was_held || is_within_reach(coordinator).await {
         hold.command_has_ended().await;
     }
     let released = hold.release().await;

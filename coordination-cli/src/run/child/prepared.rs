@@ -292,7 +292,7 @@ async fn let_go(mut hold: Hold, ended: Option<(&Ended, &Coordinator)>) -> Result
     let Some((ended, coordinator)) = ended else { return hold.release().await };
     let (granted, was_held) = (hold.granted(), hold.is_held());
     // What is lost, or about to be, as the store is out of reach, is not worth a wait of our own: those who follow wait then.
-    if was_held && !ended.was_stopped || is_within_reach(coordinator) {
+    if was_held && !ended.was_stopped || is_within_reach(coordinator).await {
         hold.command_has_ended().await;
     }
     let released = hold.release().await;
