@@ -110,8 +110,11 @@ async fn taken_away(
         return Ok(REFUSED);
     }
     let lease = lease.map(|lease| longest(lease, coordinator.characteristics().min_ttl));
-    // Of one that waits, too: it may come to hold it before it is taken away.
-    let mark = held.mark(who.token, coordinator, lease);
+    // Of one that waits, too: it may come to hold it before it is taken away. Nobody waits for what has ended for certain.
+    let mark = match asked.ended {
+        false => held.mark(who.token, coordinator, lease),
+        true => None,
+    };
     if let Held::Lock(lock) = &held {
         note_break(lock, coordinator).await;
     }
@@ -135,6 +138,7 @@ async fn taken_away(
     if !store.quiet {
         let told = match &held {
             Held::Queue(_) => "its worker is told when it renews the claim".to_owned(),
+            _ if who.holds && asked.ended => "nobody waits for its command".to_owned(),
             _ => told(&who, coordinator.loss_delay(), lease),
         };
         say(format_args!("broken: {}; {told}", shown(held.name(), &who)));

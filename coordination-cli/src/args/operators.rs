@@ -30,10 +30,13 @@ pub(crate) struct Break {
     /// Do not ask
     #[arg(long)]
     pub(crate) yes: bool,
+    /// The holder's command has ended for certain, as its host is down: what follows does not wait for its lease
+    #[arg(long)]
+    pub(crate) ended: bool,
     /// Only ask all holders of the lock to let go of it; ends with 1 if nobody holds it
     ///
     /// Programs that use the library learn of it, if they want to know. `coordination run` does not stop its command.
-    #[arg(long, conflicts_with_all = ["token", "yes", "recipe", "reason"])]
+    #[arg(long, conflicts_with_all = ["token", "yes", "recipe", "reason", "ended"])]
     pub(crate) ask: bool,
 }
 

@@ -53,11 +53,16 @@ impl<'a> Holder<'a> {
     }
 
     fn is_broken(&self) {
-        let words = ["break", "x", "--yes", "--recipe", self.recipe];
-        let broken = output(&mut self.store.coordination(words));
-        assert_eq!(broken.status.code(), Some(0), "{}", stderr(&broken));
-        let said = stderr(&broken);
+        let said = self.is_broken_with(&[]);
         assert!(said.contains("the next command under it starts when this holder's has"), "{said}");
+    }
+
+    /// Answers what is said.
+    fn is_broken_with(&self, more: &[&str]) -> String {
+        let words = ["break", "x", "--yes", "--recipe", self.recipe];
+        let broken = output(self.store.coordination(words).args(more));
+        assert_eq!(broken.status.code(), Some(0), "{}", stderr(&broken));
+        stderr(&broken)
     }
 
     /// The next one, whose code says whether it met the holder's command, and what it has said.
@@ -162,6 +167,26 @@ pub(crate) fn next_is_hasty<S: Server>() {
         holder.wrapper.signal(Signal::CONT);
         assert_eq!(holder.wrapper.code(), Some(70), "{}", holder.recipe);
         assert_eq!(next.code(), Some(0), "{}", log());
+    }
+}
+
+/// Its host is down, as the operator knows and the store does not: nobody waits for the lease.
+pub(crate) fn holder_has_ended<S: Server>() {
+    let server = S::set_up(&Setup::of(1));
+    let store = Store::at(url(&server, &server.authority(), ENDLESS));
+    for kind in KINDS {
+        let holder = Holder::start(&store, &store.url, kind);
+        holder.wrapper.signal(Signal::KILL);
+        let alive = store.path(&format!("alive-{}", holder.recipe)).display().to_string();
+        let is_free = || {
+            let mut looks = std::process::Command::new("flock");
+            looks.args(["-n", &alive, "true"]).status().is_ok_and(|status| status.success())
+        };
+        assert!(wait_until(LONG, is_free), "its watch ends the command");
+        let said = holder.is_broken_with(&["--ended"]);
+        assert!(said.contains("nobody waits"), "{said}");
+        assert_kept_apart(vec![holder.next(&[])]);
+        assert!(!is_marked(&store), "{}", holder.recipe);
     }
 }
 

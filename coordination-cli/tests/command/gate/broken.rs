@@ -4,7 +4,8 @@
 use coordination_tests::harness::{Etcd, Redis, rerun_if_starved};
 
 use crate::broken::{
-    holder_goes_on, holder_is_cut_off, holder_stands_still, next_is_hasty, on_one_host,
+    holder_goes_on, holder_has_ended, holder_is_cut_off, holder_stands_still, next_is_hasty,
+    on_one_host,
 };
 
 /// A holder of each kind that was told is seen so often.
@@ -23,6 +24,11 @@ fn etcd_holder_is_cut_off() {
 #[test]
 fn etcd_holder_goes_on() {
     rerun_if_starved(holder_goes_on::<Etcd>);
+}
+
+#[test]
+fn etcd_holder_has_ended() {
+    rerun_if_starved(holder_has_ended::<Etcd>);
 }
 
 #[test]
