@@ -9,7 +9,7 @@ use coordination::{
 };
 
 use crate::args::{Break, Broken, Store};
-use crate::broken::{self, Granted, Mark, STANDS_STILL};
+use crate::broken::{self, Granted, Mark, Part, STANDS_STILL};
 use crate::exit::{self, Failure, NOBODY, Outcome, say};
 use crate::history::{self, Taken};
 use crate::note::note_break;
@@ -36,19 +36,26 @@ struct Who {
     shown: String,
     token: FencingToken,
     holds: bool,
+    /// How much of it, where that is known.
+    part: Part,
 }
 
 impl Who {
     fn new(member: &str, label: &str, token: FencingToken, holds: bool) -> Self {
-        Self { member: member.to_owned(), shown: exit::who(member, label), token, holds }
+        let (member, shown) = (member.to_owned(), exit::who(member, label));
+        Self { member, shown, token, holds, part: Part::All }
     }
 
     fn of_contender(one: &Contender) -> Self {
-        Self::new(&one.member, &one.label, one.token, one.holding)
+        let part = if one.shared { Part::Shared } else { Part::All };
+        Self { part, ..Self::new(&one.member, &one.label, one.token, one.holding) }
     }
 
     fn of_occupant(one: &Occupant) -> Self {
-        Self::new(&one.member, &one.label, one.token, !one.slots.is_empty())
+        let holds = !one.slots.is_empty();
+        // It has them for good; one that waits may get any.
+        let part = if holds { Part::Slots(one.slots.clone()) } else { Part::All };
+        Self { part, ..Self::new(&one.member, &one.label, one.token, holds) }
     }
 
     fn of_candidate(one: &Candidate) -> Self {
@@ -112,7 +119,7 @@ async fn taken_away(
     let lease = lease.map(|lease| longest(lease, coordinator.characteristics().min_ttl));
     // Of one that waits, too: it may come to hold it before it is taken away. Nobody waits for what has ended for certain.
     let mark = match asked.ended {
-        false => held.mark(who.token, coordinator, lease),
+        false => held.mark(&who, coordinator, lease),
         true => None,
     };
     if let Held::Lock(lock) = &held {
@@ -261,20 +268,16 @@ impl Held {
     }
 
     /// That its holder may go on; `None`: nobody who follows would look for that.
-    fn mark(
-        &self,
-        token: FencingToken,
-        coordinator: &Coordinator,
-        lease: Option<Duration>,
-    ) -> Option<Mark> {
+    fn mark(&self, who: &Who, coordinator: &Coordinator, lease: Option<Duration>) -> Option<Mark> {
         match self {
             // A worker's next claim of an item waits for `--settle`.
             Self::Queue(_) => None,
             // Whoever follows waits for the second lock of this name.
             Self::Lock(_) if coordinator.characteristics().scope < Scope::Hosts => None,
             held => {
-                let granted = Granted::new(held.recipe(), held.name(), token);
-                Some(Mark::new(granted, lease.unwrap_or(STANDS_STILL)))
+                let granted = Granted::new(held.recipe(), held.name(), who.token);
+                let (us, lease) = (coordinator.member_id(), lease.unwrap_or(STANDS_STILL));
+                Some(Mark::new(granted, who.part.clone(), us, lease))
             }
         }
     }

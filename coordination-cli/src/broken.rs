@@ -28,9 +28,9 @@ pub(crate) const STANDS_STILL: Duration = Duration::from_secs(5);
 const LONGEST: Duration = Duration::from_secs(3_600);
 /// By how much the hosts' wall clocks may differ.
 const CLOCKS: Duration = Duration::from_secs(600);
-/// How many marks are kept, and ([`MOST_BYTES`]) how long their names are together: a store takes a value of 256 KiB.
+/// How many marks are kept, and ([`MOST_BYTES`]) how long they are together: a store takes a value of 256 KiB.
 const MOST: usize = 500;
-const MOST_BYTES: usize = 64 * 1024;
+const MOST_BYTES: usize = 128 * 1024;
 
 /// A grant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,8 +59,33 @@ impl Granted {
     }
 
     /// Whether it is another grant of the same.
-    pub(crate) fn is_beside(&self, other: &Self) -> bool {
+    fn is_beside(&self, other: &Self) -> bool {
         (&self.recipe, &self.name) == (&other.recipe, &other.name) && self.token != other.token
+    }
+}
+
+/// How much a grant has of a lock, semaphore, singleton or election.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Part {
+    /// All of it, or nobody knows.
+    All,
+    /// A lock, with others who share it.
+    Shared,
+    /// These of the slots.
+    Slots(Vec<u32>),
+}
+
+impl Part {
+    /// Whether both may be held at once.
+    fn is_apart_from(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Shared, Self::Shared) => true,
+            (Self::Slots(some), Self::Slots(others)) => {
+                !some.iter().any(|slot| others.contains(slot))
+            }
+            _ => false,
+        }
     }
 }
 
@@ -68,6 +93,9 @@ impl Granted {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Mark {
     pub(crate) granted: Granted,
+    part: Part,
+    /// Who took it away. Where two try at once, one of them does, and the other one is not to remove that one's mark.
+    by: String,
     /// When it was marked, in seconds since 1970, by the clock of who took it away.
     at: u64,
     /// How long its holder may go on, in milliseconds.
@@ -75,10 +103,20 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
-    /// Of a grant that is about to be taken away, whose holder may go on for so long.
-    pub(crate) fn new(granted: Granted, lease: Duration) -> Self {
+    /// Of a grant that is about to be taken away by this member, and whose holder may go on for so long.
+    pub(crate) fn new(granted: Granted, part: Part, by: &str, lease: Duration) -> Self {
         let lease_ms = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
-        Self { granted, at: now(), lease_ms }
+        Self { granted, part, by: by.to_owned(), at: now(), lease_ms }
+    }
+
+    /// Whether no command may run under this other grant while that of the former holder goes on.
+    pub(crate) fn keeps_out(&self, ours: &Granted, part: &Part) -> bool {
+        self.granted.is_beside(ours) && !self.part.is_apart_from(part)
+    }
+
+    /// In bytes, as it is stored.
+    fn length(&self) -> usize {
+        serde_json::to_string(self).map_or(0, |text| text.len())
     }
 
     /// How long whoever finds it now, and has this lease itself, waits for it: the former holder may have had other settings than
@@ -142,12 +180,12 @@ pub(crate) async fn unmark(marks: &Marks, is_meant: impl Fn(&Mark) -> bool) -> R
 
 /// Those that may still matter, the newest at the end.
 fn with(mut all: Vec<Mark>, mark: Mark, now: u64) -> Vec<Mark> {
-    all.retain(|old| !old.wait(now, None).is_zero() && old.granted != mark.granted);
+    all.retain(|old| !old.wait(now, None).is_zero() && *old != mark);
     all.push(mark);
     all.drain(..all.len().saturating_sub(MOST));
-    let bytes = |all: &[Mark]| all.iter().map(|mark| mark.granted.name.len()).sum::<usize>();
-    while all.len() > 1 && bytes(&all) > MOST_BYTES {
-        all.remove(0);
+    let mut bytes = all.iter().map(Mark::length).sum::<usize>();
+    while all.len() > 1 && bytes > MOST_BYTES {
+        bytes -= all.remove(0).length();
     }
     all
 }
@@ -162,6 +200,10 @@ mod tests {
         Granted::new("lock", name, FencingToken::new(token).expect("not zero"))
     }
 
+    fn marked(name: &str, token: u64) -> Mark {
+        Mark::new(granted(name, token), Part::All, "operator", SECOND)
+    }
+
     async fn store(name: &str) -> Marks {
         let coordinator = Coordinator::connect(&format!("memory://broken-{name}")).await;
         marks(&coordinator.expect("memory is there")).expect("a short name")
@@ -169,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_mark_is_waited_for_as_long_as_the_longer_lease_and_not_when_it_is_old() {
-        let mark = Mark { at: 1_000, ..Mark::new(granted("x", 7), 10 * SECOND) };
+        let mark = Mark { at: 1_000, lease_ms: 10_000, ..marked("x", 7) };
         assert_eq!(mark.wait(1_000, None), 10 * SECOND);
         assert_eq!(mark.wait(1_000, Some(SECOND)), 10 * SECOND);
         assert_eq!(mark.wait(1_000, Some(30 * SECOND)), 30 * SECOND);
@@ -183,7 +225,7 @@ mod tests {
 
     #[test]
     fn marks_are_bounded_and_those_that_are_over_go() {
-        let new = |name: &str, token| Mark { at: 1_000, ..Mark::new(granted(name, token), SECOND) };
+        let new = |name: &str, token| Mark { at: 1_000, ..marked(name, token) };
         let all = (1..=600).fold(Vec::new(), |all, token| with(all, new("x", token), 1_000));
         assert_eq!(all.len(), MOST);
         assert_eq!(all.last().map(|mark| mark.granted.token()), Some(600), "the newest stays");
@@ -198,16 +240,49 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_removes_a_mark_leaves_others_and_in_the_end_nothing() -> Result<()> {
         let marks = store("removes").await;
-        let (one, other) = (Mark::new(granted("x", 1), SECOND), Mark::new(granted("x", 2), SECOND));
+        let (one, other) = (marked("x", 1), marked("x", 2));
         for new in [&one, &other] {
             mark(&marks, new).await?;
         }
         unmark(&marks, |mark| *mark == one).await?;
-        assert_eq!(read(&marks).await?, [other.clone()]);
+        assert_eq!(read(&marks).await?, std::slice::from_ref(&other));
         unmark(&marks, |mark| *mark == one).await?;
         unmark(&marks, |mark| *mark == other).await?;
         assert!(marks.read().await?.is_none(), "the value is gone");
         unmark(&marks, |_| true).await
+    }
+
+    /// Only one of them has taken it away, and whoever follows waits by that one's mark.
+    #[tokio::test(start_paused = true)]
+    async fn of_two_who_take_the_same_away_each_removes_its_own_mark() -> Result<()> {
+        let marks = store("two").await;
+        let one = marked("x", 1);
+        let other = Mark { by: "another".to_owned(), ..one.clone() };
+        for new in [&one, &other] {
+            mark(&marks, new).await?;
+        }
+        assert_eq!(read(&marks).await?, [one.clone(), other.clone()]);
+        unmark(&marks, |mark| *mark == other).await?;
+        assert_eq!(read(&marks).await?, [one]);
+        Ok(())
+    }
+
+    #[test]
+    fn who_may_hold_it_beside_the_former_holder_does_not_wait_for_that_one() {
+        let keeps_out = |before: &Part, ours: &Part| {
+            let mark = Mark { part: before.clone(), ..marked("x", 1) };
+            assert!(
+                !mark.keeps_out(&granted("x", 1), ours) && !mark.keeps_out(&granted("y", 2), ours)
+            );
+            mark.keeps_out(&granted("x", 2), ours)
+        };
+        let slots = |slots: &[u32]| Part::Slots(slots.to_vec());
+        for part in [Part::Shared, slots(&[3])] {
+            assert!(keeps_out(&Part::All, &part) && keeps_out(&part, &Part::All));
+        }
+        assert!(!keeps_out(&Part::Shared, &Part::Shared));
+        assert!(keeps_out(&slots(&[0, 3]), &slots(&[3])));
+        assert!(!keeps_out(&slots(&[0, 2]), &slots(&[3])));
     }
 
     #[tokio::test(start_paused = true)]
@@ -217,7 +292,7 @@ mod tests {
         for text in [serde_json::json!(7), serde_json::json!([{ "granted": "x" }])] {
             foreign.set(&text).await?;
             assert!(read(&marks).await?.is_empty());
-            let new = Mark::new(granted("x", 1), SECOND);
+            let new = marked("x", 1);
             mark(&marks, &new).await?;
             assert_eq!(read(&marks).await?, [new]);
         }

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use super::locks::patiently;
 use super::progress::Progress;
 use super::wanted::{Hold, Wanted};
-use crate::broken::{self, Granted, Mark, Marks};
+use crate::broken::{self, Granted, Mark, Marks, Part};
 use crate::exit::{Outcome, say};
 
 /// How long a store has for each answer before the command starts.
@@ -26,8 +26,9 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Who waits for former holders.
 pub(super) struct Former {
     marks: Marks,
-    /// What we hold.
+    /// What we hold, and how much of each.
     ours: Vec<Granted>,
+    part: Part,
     /// The lease that we ask for.
     lease: Option<Duration>,
     is_quiet: bool,
@@ -37,10 +38,11 @@ impl Former {
     pub(super) fn new(
         coordinator: &Coordinator,
         ours: Vec<Granted>,
+        part: Part,
         lease: Option<Duration>,
         is_quiet: bool,
     ) -> Outcome<Self> {
-        Ok(Self { marks: broken::marks(coordinator)?, ours, lease, is_quiet })
+        Ok(Self { marks: broken::marks(coordinator)?, ours, part, lease, is_quiet })
     }
 
     /// Waits until no former holder's command runs any more. Without the store's word about that the command does not run.
@@ -48,7 +50,7 @@ impl Former {
         let found = patiently(PATIENCE, async || broken::read(&self.marks).await).await??;
         let (begun, now) = (Instant::now(), broken::now());
         // Of a mark that comes later the holder was granted the same beside us, and whoever follows that one waits.
-        let before = found.into_iter().filter(|mark| self.is_beside_us(mark));
+        let before = found.into_iter().filter(|mark| self.is_kept_out_by(mark));
         let left: Vec<_> = before.map(|mark| (begun + mark.wait(now, self.lease), mark)).collect();
         let Some((end, last)) = left.iter().max_by_key(|(end, _)| *end).cloned() else {
             return Ok(());
@@ -69,8 +71,8 @@ impl Former {
         Ok(())
     }
 
-    fn is_beside_us(&self, mark: &Mark) -> bool {
-        self.ours.iter().any(|ours| ours.is_beside(&mark.granted))
+    fn is_kept_out_by(&self, mark: &Mark) -> bool {
+        self.ours.iter().any(|ours| mark.keeps_out(ours, &self.part))
     }
 
     /// Waits until all of these are gone, or their time is over; answers those that nobody has removed.

@@ -150,6 +150,10 @@ impl HeldLocks {
         self.guard.guards().iter().map(|guard| guard.token().value()).collect()
     }
 
+    pub(super) fn is_shared(&self) -> bool {
+        self.guard.guards().iter().all(LockGuard::is_shared)
+    }
+
     /// The command is noted at the store.
     pub(super) fn noted(&mut self, notes: Vec<Noted>) {
         self.notes = notes;

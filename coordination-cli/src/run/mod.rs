@@ -85,7 +85,10 @@ impl Settling {
             Hold::Claim(_) => Ok(None),
             // By [`follow`].
             Hold::Locks(_) if is_on_one_host(coordinator) => Ok(None),
-            hold => Former::new(coordinator, hold.granted(), self.lease, self.is_quiet).map(Some),
+            hold => {
+                let (ours, part) = (hold.granted(), hold.part());
+                Former::new(coordinator, ours, part, self.lease, self.is_quiet).map(Some)
+            }
         }
     }
 }

@@ -107,7 +107,7 @@ mod tests {
 
     use super::super::former::tell_end;
     use super::*;
-    use crate::broken::{self, Granted, Mark};
+    use crate::broken::{self, Granted, Mark, Part};
 
     const LONG: Duration = Duration::from_secs(3600);
     /// How long one waits who follows, and the lease of one whose lock is broken.
@@ -146,7 +146,7 @@ mod tests {
     }
 
     fn former(coordinator: &Coordinator, locks: &Locks, held: &HeldLocks) -> Former {
-        let former = Former::new(coordinator, granted(locks, held), None, true);
+        let former = Former::new(coordinator, granted(locks, held), Part::All, None, true);
         former.map_err(|failure| failure.code).expect("a name")
     }
 
@@ -167,7 +167,7 @@ mod tests {
         let before = granted(&locks, &lost);
         let marks = broken::marks(store).expect("a name");
         for granted in &before {
-            let mark = Mark::new(granted.clone(), LEASE);
+            let mark = Mark::new(granted.clone(), Part::All, "operator", LEASE);
             broken::mark(&marks, &mark).await.expect("memory answers");
         }
         store.lock("x").expect("a name").break_lock().await.expect("memory answers");
@@ -276,7 +276,8 @@ mod tests {
         let marks = broken::marks(&store).expect("a name");
         let token = FencingToken::new(7).expect("not zero");
         for (recipe, name) in [("lock", "y"), ("election", "x")] {
-            let mark = Mark::new(Granted::new(recipe, name, token), LEASE);
+            let granted = Granted::new(recipe, name, token);
+            let mark = Mark::new(granted, Part::All, "operator", LEASE);
             broken::mark(&marks, &mark).await.expect("memory answers");
         }
         let locks = Locks::new(&["x".to_owned()], false, "", &store).expect("a name");

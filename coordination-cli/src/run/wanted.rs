@@ -11,7 +11,7 @@ use coordination::{
 use super::around::Held;
 use super::locks::{HeldLocks, Locks};
 use crate::args::{Elect, Run, Wait};
-use crate::broken::Granted;
+use crate::broken::{Granted, Part};
 use crate::exit::Outcome;
 
 type Result<T, E = Error> = std::result::Result<T, E>;
@@ -294,6 +294,16 @@ impl Hold {
         };
         let each = self.each().into_iter();
         each.map(|(name, token)| Granted::new(recipe, name, token)).collect()
+    }
+
+    /// How much it is of each of these.
+    pub(super) fn part(&self) -> Part {
+        match self {
+            Self::Locks(locks) if locks.is_shared() => Part::Shared,
+            Self::Permit(permit) => Part::Slots(permit.slots().to_vec()),
+            Self::Slot(slot) => Part::Slots(vec![slot.slot()]),
+            Self::Locks(_) | Self::Leadership(_) | Self::Claim(_) => Part::All,
+        }
     }
 
     pub(super) async fn release(self) -> Result<()> {
