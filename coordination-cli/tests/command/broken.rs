@@ -4,14 +4,15 @@
 //! The commands tell by themselves, by a lock of the kernel's, as in [`kept_apart`](crate::kept_apart).
 
 use std::fs::File;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use coordination::Coordinator;
 use coordination_tests::harness::{Mode, Proxy, Server, Setup, wait_until};
 use coordination_tests::must_hold_unless_starved;
 use rustix::process::Signal;
+use serde_json::Value;
 
-use super::{LONG, Store, Wrapper, output, stderr, written};
+use super::{LONG, Store, Wrapper, output, stderr, stdout, written};
 
 /// The code of a command that finds another one running.
 const OVERLAP: i32 = 99;
@@ -78,6 +79,12 @@ impl<'a> Holder<'a> {
     }
 }
 
+/// It waits for the command of the former holder.
+fn assert_waits(next: &mut Wrapper, log: &impl Fn() -> String) {
+    let is_told = || log().contains("waiting for the former command under ");
+    assert!(wait_until(LONG, is_told) && next.is_running(), "{}", log());
+}
+
 /// All of them have ended, and none met the holder's command.
 fn assert_kept_apart(nexts: Vec<(Wrapper, impl Fn() -> String)>) {
     for (mut next, log) in nexts {
@@ -130,25 +137,23 @@ pub(crate) fn holder_is_cut_off<S: Server>() {
 pub(crate) fn holder_goes_on<S: Server>() {
     let server = S::set_up(&Setup::of(1));
     let store = Store::at(url(&server, &server.authority(), ENDLESS));
-    goes_on(&store, &KINDS);
-    assert!(!is_marked(&store), "nobody has to wait any more");
+    goes_on(&store);
 }
 
-fn goes_on(store: &Store, kinds: &[(&'static str, &'static str)]) {
-    let start = |kind: &(&'static str, &'static str)| Holder::start(store, &store.url, *kind);
-    let mut holders: Vec<_> = kinds.iter().map(start).collect();
+fn goes_on(store: &Store) {
+    let mut holders = KINDS.map(|kind| Holder::start(store, &store.url, kind));
     holders.iter().for_each(|holder| holder.wrapper.signal(Signal::STOP));
     holders.iter().for_each(Holder::is_broken);
     let mut nexts: Vec<_> = holders.iter().map(|holder| holder.next(&[])).collect();
     for (next, log) in &mut nexts {
-        let is_told = || log().contains("waiting for the former command under ");
-        assert!(wait_until(LONG, is_told) && next.is_running(), "{}", log());
+        assert_waits(next, log);
     }
     holders.iter().for_each(|holder| holder.wrapper.signal(Signal::CONT));
     assert_kept_apart(nexts);
     for holder in &mut holders {
         assert_eq!(holder.wrapper.code(), Some(70), "{}", holder.recipe);
     }
+    assert_eq!(marks(store), 0, "nobody has to wait any more");
 }
 
 /// One who asks for that does not wait, and leaves the wait to those who follow.
@@ -162,8 +167,7 @@ pub(crate) fn next_is_hasty<S: Server>() {
         let (mut hasty, log) = holder.next(&["--settle", "0"]);
         assert_eq!(hasty.code(), Some(OVERLAP), "{}: {}", holder.recipe, log());
         let (mut next, log) = holder.next(&[]);
-        let is_told = || log().contains("waiting for the former command under ");
-        assert!(wait_until(LONG, is_told) && next.is_running(), "{}", log());
+        assert_waits(&mut next, &log);
         holder.wrapper.signal(Signal::CONT);
         assert_eq!(holder.wrapper.code(), Some(70), "{}", holder.recipe);
         assert_eq!(next.code(), Some(0), "{}", log());
@@ -179,15 +183,38 @@ pub(crate) fn holder_has_ended<S: Server>() {
         holder.wrapper.signal(Signal::KILL);
         let alive = store.path(&format!("alive-{}", holder.recipe)).display().to_string();
         let is_free = || {
-            let mut looks = std::process::Command::new("flock");
+            let mut looks = Command::new("flock");
             looks.args(["-n", &alive, "true"]).status().is_ok_and(|status| status.success())
         };
         assert!(wait_until(LONG, is_free), "its watch ends the command");
         let said = holder.is_broken_with(&["--ended"]);
         assert!(said.contains("nobody waits"), "{said}");
         assert_kept_apart(vec![holder.next(&[])]);
-        assert!(!is_marked(&store), "{}", holder.recipe);
+        assert_eq!(marks(&store), 0, "{}", holder.recipe);
     }
+}
+
+/// Of one that waits no command runs, nor of one of which the operator says so.
+pub(crate) fn nobody_goes_on() {
+    let store = Store::file();
+    let holder = Holder::start(&store, &store.url, KINDS[1]);
+    let (mut waits, _) = holder.next(&["--member-id", "waits"]);
+    let token = || -> Option<u64> {
+        let all = output(&mut store.coordination(["status", "x", "--json"]));
+        let all: Vec<Value> = serde_json::from_str(&stdout(&all)).expect("an array");
+        all.iter().find(|row| row["member"] == "waits")?["token"].as_u64()
+    };
+    assert!(wait_until(LONG, || token().is_some()));
+    let token = token().expect("it waits").to_string();
+    let said = holder.is_broken_with(&["--token", &token]);
+    assert!(said.contains("the end of the queue"), "{said}");
+    assert_eq!(marks(&store), 0);
+    assert!(waits.is_running());
+    drop(waits);
+    holder.wrapper.signal(Signal::STOP);
+    let said = holder.is_broken_with(&["--ended"]);
+    assert!(said.contains("nobody waits"), "{said}");
+    assert_eq!(marks(&store), 0);
 }
 
 /// Without a lease: one who is told is waited for, and one who stands still for a moment.
@@ -199,18 +226,17 @@ pub(crate) fn on_one_host(rounds: usize) {
         assert_kept_apart(vec![holder.next(&[])]);
         assert_eq!(holder.wrapper.code(), Some(70), "{}", holder.recipe);
     }
-    goes_on(&store, &KINDS);
-    assert!(!is_marked(&store), "nobody has to wait any more");
+    goes_on(&store);
 }
 
-/// Whether the store has any mark of what was broken.
-fn is_marked(store: &Store) -> bool {
+/// How many marks the store has of what was broken.
+fn marks(store: &Store) -> usize {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("threads").block_on(async {
         let coordinator = Coordinator::connect(&store.url).await.expect("it is there");
-        let marks = coordinator.broken::<serde_json::Value>().expect("a short name");
+        let marks = coordinator.broken::<Vec<Value>>().expect("a short name");
         let found = marks.read().await.expect("it is there");
         coordinator.stop().await.expect("it is there");
-        found.is_some()
+        found.map_or(0, |found| found.value.len())
     })
 }
