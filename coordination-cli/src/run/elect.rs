@@ -4,6 +4,7 @@ use coordination::Coordinator;
 
 use super::child::{Prepared, check_grace};
 use super::finish::{After, finish};
+use super::former::told_if_lost;
 use super::reach::reach;
 use super::signals::Signals;
 use super::waiting::{Waited, wait};
@@ -49,6 +50,6 @@ async fn campaign(
         Waited::Got(hold) => hold,
         Waited::Busy(what) => return Err(Failure::new(exit::BUSY, what)),
     };
-    settle(&hold, settling, coordinator).await?;
+    told_if_lost(settle(&hold, settling, coordinator).await, &hold, coordinator).await?;
     Ok(hold)
 }

@@ -158,6 +158,18 @@ pub(super) async fn tell_end(coordinator: &Coordinator, lost: &[Granted]) {
     }
 }
 
+/// The same of a command that never began, if it was to run under what is lost by now. Answers how the wait for it has ended.
+pub(super) async fn told_if_lost(
+    waited: Outcome,
+    hold: &Hold,
+    coordinator: &Coordinator,
+) -> Outcome {
+    if waited.is_err() && !hold.is_held() {
+        tell_end(coordinator, &hold.granted()).await;
+    }
+    waited
+}
+
 #[cfg(all(test, coordination_internals))]
 mod tests {
     use coordination::Error;

@@ -36,7 +36,7 @@ use tokio::time::Instant;
 use super::alive::Process;
 use super::child::{at, is_loss_before, lost};
 use super::finish::{After, finish};
-use super::former::{follow, is_within_reach, tell_end};
+use super::former::{follow, is_within_reach, tell_end, told_if_lost};
 use super::handle::{self, Answer, Handle};
 use super::locks::Locks;
 use super::reach::reach;
@@ -222,7 +222,8 @@ async fn obtain(
         Waited::Got(hold) => hold,
         Waited::Busy(what) => return Err(Failure::new(exit::BUSY, what)),
     };
-    settle_after(&wanted, &mut hold, settling, coordinator).await?;
+    let settled = settle_after(&wanted, &mut hold, settling, coordinator).await;
+    told_if_lost(settled, &hold, coordinator).await?;
     if is_on_one_host(coordinator) {
         follow(&wanted, &mut hold, is_quiet).await?;
     }

@@ -30,7 +30,7 @@ use tokio::time::sleep;
 
 use self::child::{Prepared, check_grace};
 use self::finish::{After, finish};
-use self::former::{Former, follow, sleep_out};
+use self::former::{Former, follow, sleep_out, told_if_lost};
 use self::reach::reach;
 use self::signals::Signals;
 use self::waiting::{Waited, wait};
@@ -172,7 +172,8 @@ async fn prepare(
         },
     };
     if let (Some(wanted), Some(hold)) = (&wanted, &mut hold) {
-        settle_after(wanted, hold, settling, coordinator).await?;
+        let settled = settle_after(wanted, hold, settling, coordinator).await;
+        told_if_lost(settled, hold, coordinator).await?;
         if is_on_one_host(coordinator) && run.child.on_lost != OnLost::Ignore {
             follow(wanted, hold, is_quiet).await?;
         }

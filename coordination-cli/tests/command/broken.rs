@@ -174,6 +174,25 @@ pub(crate) fn next_is_hasty<S: Server>() {
     }
 }
 
+/// Nobody waits for its command, which never began.
+pub(crate) fn next_is_broken_too<S: Server>() {
+    let server = S::set_up(&Setup::of(1));
+    let store = Store::at(url(&server, &server.authority(), ENDLESS));
+    for kind in KINDS {
+        let mut holder = Holder::start(&store, &store.url, kind);
+        holder.wrapper.signal(Signal::STOP);
+        holder.is_broken();
+        let (mut next, log) = holder.next(&[]);
+        assert_waits(&mut next, &log);
+        holder.is_broken();
+        assert_eq!(next.code(), Some(70), "{}", log());
+        assert_eq!(marks(&store), 1, "{}: of the one that stands still", holder.recipe);
+        holder.wrapper.signal(Signal::CONT);
+        assert_eq!(holder.wrapper.code(), Some(70), "{}", holder.recipe);
+        assert_eq!(marks(&store), 0, "{}", holder.recipe);
+    }
+}
+
 /// Its host is down, as the operator knows and the store does not: nobody waits for the lease.
 pub(crate) fn holder_has_ended<S: Server>() {
     let server = S::set_up(&Setup::of(1));

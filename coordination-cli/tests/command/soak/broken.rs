@@ -3,8 +3,8 @@
 use coordination_tests::harness::{Consul, Etcd, Postgres, Redis, Zookeeper, rerun_if_starved};
 
 use crate::broken::{
-    holder_goes_on, holder_has_ended, holder_is_cut_off, holder_stands_still, next_is_hasty,
-    on_one_host,
+    holder_goes_on, holder_has_ended, holder_is_cut_off, holder_stands_still, next_is_broken_too,
+    next_is_hasty, on_one_host,
 };
 
 /// A holder of each kind that was told is seen so often.
@@ -16,12 +16,14 @@ fn etcd() {
     rerun_if_starved(holder_is_cut_off::<Etcd>);
     rerun_if_starved(holder_has_ended::<Etcd>);
     rerun_if_starved(next_is_hasty::<Etcd>);
+    rerun_if_starved(next_is_broken_too::<Etcd>);
 }
 
 #[test]
 fn redis() {
     rerun_if_starved(holder_is_cut_off::<Redis>);
     rerun_if_starved(holder_goes_on::<Redis>);
+    rerun_if_starved(next_is_broken_too::<Redis>);
 }
 
 #[test]
