@@ -604,7 +604,16 @@ fn what_a_dead_process_had_is_found_where_nothing_else_is_ready() {
     assert_eq!(popped.expect("never refused").expect("it can be read"), ids);
 }
 
-/// What is read and written for a claim of one item and its acknowledgement.
+/// What is read and written for a claim of one item, usually: whose random id leads to a record that is full, or in several parts, costs a
+/// few more.
+fn usual_cost(fake: &mut Fake) -> (usize, usize) {
+    let (mut read, mut written): (Vec<_>, Vec<_>) = (0..9).map(|_| cost_of_a_claim(fake)).unzip();
+    read.sort_unstable();
+    written.sort_unstable();
+    (read[4], written[4])
+}
+
+/// What is read and written for a claim of one item.
 fn cost_of_a_claim(fake: &mut Fake) -> (usize, usize) {
     let ask = ask(1, 1_000, 0, Some(9));
     let items = fake.claim(&ask);
@@ -627,7 +636,7 @@ fn posted(fake: &mut Fake, count: u64, ttl: Micros, delay: Micros) {
 fn c8_a_claim_costs_the_same_behind_20_000_claimed_delayed_or_dead_ones() {
     let mut plain = Fake::default();
     posted(&mut plain, 10, 1_000_000, 0);
-    let few = cost_of_a_claim(&mut plain);
+    let few = usual_cost(&mut plain);
     for what in ["claimed", "delayed", "dead"] {
         let mut fake = Fake::default();
         match what {
@@ -644,7 +653,7 @@ fn c8_a_claim_costs_the_same_behind_20_000_claimed_delayed_or_dead_ones() {
         for _ in 0..70 {
             cost_of_a_claim(&mut fake);
         }
-        let many = cost_of_a_claim(&mut fake);
+        let many = usual_cost(&mut fake);
         assert!(many.0 <= few.0 + 1 && many.1 <= few.1 + 1, "{what}: {many:?}, else {few:?}");
     }
 }
