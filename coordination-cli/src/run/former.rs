@@ -1,5 +1,5 @@
 //! The wait for a former holder from whom `break` has taken away what we hold now, and the word of one whose command has ended. See
-//! [`broken`](crate::broken).
+//! [`broken`].
 
 use std::cell::Cell;
 use std::future::pending;
