@@ -6,6 +6,7 @@ mod clients;
 mod cron;
 mod kept_apart;
 mod killed;
+mod leases;
 mod openapi;
 mod page;
 mod queues;
