@@ -94,7 +94,7 @@ use crate::backend::descriptor::{Connect, Descriptor};
 use crate::backend::server::connections::Failure;
 use crate::backend::server::credentials::Credentials;
 use crate::backend::server::in_time;
-use crate::backend::server::notifications::Wait;
+use crate::backend::server::notifications::Expected;
 use crate::backend::server::own_entries::OwnEntries;
 use crate::backend::server::sql::{
     self, Answer, Argument, Before, Call, Connections, Dialect, Freed, Promises, Row as _, SqlStore,
@@ -136,7 +136,7 @@ impl Dialect for Postgres {
     type Connection = Connection;
     type Row = Row;
     /// For each entry of ours: the wait for the end of the entry that blocks it; `None`: no entry is known to block it.
-    type Known = Option<Wait>;
+    type Known = Option<Expected>;
     type Following = watching::Following;
 
     const DESCRIPTOR: &'static Descriptor = &DESCRIPTOR;
@@ -290,6 +290,7 @@ impl sql::Row for Row {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::server::notifications::Wait;
 
     #[test]
     fn a_turn_is_taken_on_the_connection_in_use_only() {

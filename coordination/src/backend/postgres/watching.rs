@@ -126,14 +126,13 @@ async fn look(
 /// `before` goes. `None`: `entry` waits for no other entry any more.
 pub(super) fn waits(store: &SqlStore<Postgres>, entry: &EntryId, before: Option<Before>) {
     let hub = &store.dialect().hub;
-    let wait = before.map(|Before { path, seq, mode, epoch, until }| {
-        let wait = Wait { queue: path, seq, mode };
-        hub.expect(&wait, Known { epoch, until });
-        wait
+    let now = before.map(|Before { path, seq, mode, epoch, until }| {
+        hub.expect(Wait { queue: path, seq, mode }, Known { epoch, until })
     });
-    let known = store.entries.change(entry, |own| std::mem::replace(&mut own.known, wait.clone()));
-    if let Some(known) = known.flatten().filter(|known| Some(known) != wait.as_ref()) {
-        hub.forget(&known);
+    let wait = now.as_ref().map(|now| now.wait.clone());
+    let known = store.entries.change(entry, |own| std::mem::replace(&mut own.known, now));
+    if let Some(known) = known.flatten().filter(|known| Some(&known.wait) != wait.as_ref()) {
+        hub.forget(known);
     }
 }
 

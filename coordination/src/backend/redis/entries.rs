@@ -77,7 +77,7 @@ use super::Redis;
 use super::entry::entry_of;
 use super::script::{Answer, Call, Script, Source, queue_path};
 use super::values::{next_in, value_of};
-use crate::backend::server::notifications::{Known, Told, Wait, word_for};
+use crate::backend::server::notifications::{Expected, Known, Told, Wait, word_for};
 use crate::backend::server::reads;
 use crate::backend::server::stored::{StoredEntry, check_name, queue_name};
 use crate::backend::{
@@ -154,8 +154,8 @@ impl Entries for Redis {
             .with(seq.map(|seq| seq.to_string()).unwrap_or_default());
         self.connections.run(&call).await?;
         self.updates.forget(&entry.id);
-        if let Some(wait) = self.entries.remove(&entry.id).and_then(|own| own.known) {
-            self.hub.forget(&wait);
+        if let Some(known) = self.entries.remove(&entry.id).and_then(|own| own.known) {
+            self.hub.forget(known);
         }
         Ok(())
     }
@@ -272,8 +272,8 @@ impl Redis {
         let named = check_name(queue, &answer.bytes()?.unwrap_or_default());
         named.map_err(|error| error.with_effect(Effect::Unknown))?;
         let wait = Wait { queue: queue_path(queue), seq: before, mode: entry.mode };
-        self.hub.expect(&wait, Known { epoch, until: Instant::now() + left });
-        self.waits_for(&entry.entry_ref.id, Some(wait));
+        let expected = self.hub.expect(wait, Known { epoch, until: Instant::now() + left });
+        self.waits_for(&entry.entry_ref.id, Some(expected));
         Ok(Position { seq, blocker: Some(Blocker { id: EntryId::from_store(id), seq: before }) })
     }
 
@@ -292,13 +292,12 @@ impl Redis {
         Ok(Some(call))
     }
 
-    fn waits_for(&self, id: &EntryId, wait: Option<Wait>) {
-        let before = self
-            .entries
-            .change(id, |own| std::mem::replace(&mut own.known, wait.clone()))
-            .flatten();
-        if let Some(before) = before.filter(|before| Some(before) != wait.as_ref()) {
-            self.hub.forget(&before);
+    fn waits_for(&self, id: &EntryId, now: Option<Expected>) {
+        let wait = now.as_ref().map(|now| now.wait.clone());
+        let before = self.entries.change(id, |own| std::mem::replace(&mut own.known, now));
+        if let Some(before) = before.flatten().filter(|before| Some(&before.wait) != wait.as_ref())
+        {
+            self.hub.forget(before);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Reads entries from the server's answers; and the type for what this client remembers of its own entries.
 
 use super::script::{Answer, corrupt};
-use crate::backend::server::notifications::{Wait, mode_of};
+use crate::backend::server::notifications::{Expected, mode_of};
 use crate::backend::server::own_entries;
 use crate::backend::server::stored::{StoredEntry, check_name};
 use crate::backend::{Entry, Mode};
@@ -25,4 +25,4 @@ pub(super) fn entry_in(id: String, seq: u64, mode: Mode, text: &[u8]) -> Entry {
 }
 
 /// Our own entries, each with the entry that blocks it and for whose end it waits; `None`: nothing is known to block it.
-pub(super) type OwnEntries = own_entries::OwnEntries<Option<Wait>>;
+pub(super) type OwnEntries = own_entries::OwnEntries<Option<Expected>>;

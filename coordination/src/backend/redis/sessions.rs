@@ -34,7 +34,7 @@ impl Sessions for Redis {
         // the request fails or this future is dropped (the rule `forgets` of the trait).
         let left = self.entries.forget(session);
         self.updates.end(session);
-        left.iter().filter_map(|own| own.known.as_ref()).for_each(|wait| self.hub.forget(wait));
+        left.into_iter().filter_map(|own| own.known).for_each(|known| self.hub.forget(known));
         self.sessions.close(session).await
     }
 

@@ -97,6 +97,14 @@ pub(crate) enum Waited {
     Over(Said),
 }
 
+/// Keeps what is known of a wait that was noted for an entry of ours, for as long as this exists: the entry may wait for long before
+/// anybody waits for the message.
+#[derive(Clone)]
+pub(crate) struct Expected {
+    pub(crate) wait: Wait,
+    kept: watch::Receiver<Waited>,
+}
+
 /// When the message came that a wait is over, and the epoch of the connection on which it came.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Said {
@@ -236,9 +244,9 @@ impl Subscriptions {
 
     /// Notes that the server has answered that this entry blocks one of our entries. The server will send a message when this entry
     /// no longer blocks ours.
-    pub(crate) fn expect(&self, wait: &Wait, known: Known) {
-        self.waits.join(wait);
-        self.waits.tell(wait, |waited| {
+    pub(crate) fn expect(&self, wait: Wait, known: Known) -> Expected {
+        let (kept, _) = self.waits.join(&wait);
+        self.waits.tell(&wait, |waited| {
             // The server's message that the entry no longer blocks ours may have overtaken the server's answer that it does. The
             // message tells of the later state, so it is kept. But if it came on an earlier connection, another server may have
             // answered since, at which the entry still blocks ours.
@@ -247,12 +255,15 @@ impl Subscriptions {
             }
             false
         });
+        Expected { wait, kept }
     }
 
     /// Forgets this wait, because the entry of ours for which it was noted does not wait any more. If another caller still waits
     /// for the same entry in the same mode, the wait is kept.
-    pub(crate) fn forget(&self, wait: &Wait) {
-        self.waits.end_if_idle(wait);
+    pub(crate) fn forget(&self, expected: Expected) {
+        let Expected { wait, kept } = expected;
+        drop(kept);
+        self.waits.end_if_idle(&wait);
     }
 
     /// Begins to wait; `epoch`: that of the connection in use. If the receiver has [`Waited::Unknown`], the caller has to ask the
@@ -354,7 +365,9 @@ mod tests {
     fn a_message_of_an_earlier_connection_does_not_end_a_wait() {
         let hub = Subscriptions::new("{a}:", "own");
         let wait = Wait { queue: "lock/a".to_owned(), seq: 7, mode: Mode::Exclusive };
-        let expect = |epoch| hub.expect(&wait, Known { epoch, until: Instant::now() });
+        let expect = |epoch| {
+            hub.expect(wait.clone(), Known { epoch, until: Instant::now() });
+        };
         let told = |epoch| hub.told(epoch, "{a}:client:own", "lock/a 7 exclusive 9 free");
         let is_over = || hub.waits.join(&wait).0.borrow().is_over();
         expect(1);
@@ -406,15 +419,31 @@ mod tests {
         }
     }
 
+    /// An entry of ours that rests waits for nothing yet, and is to be told without a request when it does.
+    #[test]
+    fn what_an_entry_of_ours_waits_for_is_known_until_it_is_forgotten() {
+        let hub = Subscriptions::new("{a}:", "own");
+        let wait = Wait { queue: "lock/a".to_owned(), seq: 7, mode: Mode::Exclusive };
+        let expected = hub.expect(wait.clone(), Known { epoch: 1, until: Instant::now() });
+        for _ in 0..2 {
+            hub.sweep();
+            sleep(MOMENT);
+        }
+        hub.sweep();
+        assert!(matches!(*hub.wait(&wait, 1).borrow(), Waited::Blocks(_)));
+        hub.forget(expected);
+        assert!(hub.waits.keys().is_empty());
+    }
+
     #[test]
     fn what_nobody_waits_for_is_forgotten() {
         let followed = shared_watches::SharedWatches::lingering(MOMENT / 2);
         let hub = Subscriptions { followed, ..Subscriptions::new("{a}:", "own") };
         let wait = Wait { queue: "lock/a".to_owned(), seq: 7, mode: Mode::Exclusive };
         let waiting = hub.wait(&wait, 1);
-        hub.expect(&wait, Known { epoch: 1, until: Instant::now() });
+        let expected = hub.expect(wait, Known { epoch: 1, until: Instant::now() });
         // Our entry is lost with its session. Another caller still waits for the end of the same blocking entry.
-        hub.forget(&wait);
+        hub.forget(expected);
         let (following, channel) = hub.follow("lock/a", 1);
         assert_eq!(channel.as_deref(), Some("{a}:queue:lock/a"));
         for _ in 0..2 {
