@@ -60,6 +60,8 @@ canaries! {
     UnlinkOnRelease = "unlink-on-release",
     /// Waiters do not re-check, so a waiter that misses a notification waits for ever.
     NoRecheck = "no-recheck",
+    /// A waiter that is granted or gives up tells those of its session that rest behind it nothing.
+    NextInLineNotTold = "next-in-line-not-told",
     /// A cancelled acquire of a semaphore keeps its permit.
     PermitLeaked = "permit-leaked",
     /// The answer to a call that was given up is taken for the answer to the next call.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::{self, AbortHandle};
 
+use super::line::Line;
 use super::{CutOff, Purpose};
 use crate::backend::{Blocker, EntryId, EntryRef, SessionId};
 use crate::error::LossReason;
@@ -80,6 +81,8 @@ pub(crate) struct Lease {
     /// Set by whoever first learns that the lease is lost.
     end: Signal,
     holds: Mutex<Holds>,
+    /// The entries that wait.
+    pub(crate) line: Line,
 }
 
 const PASSED: u64 = 0;
@@ -123,6 +126,7 @@ impl Lease {
             deadline: AtomicU64::new(deadline(ttl, sent).as_nanos()),
             end: Signal::default(),
             holds: Mutex::default(),
+            line: Line::default(),
         }
     }
 

@@ -9,6 +9,7 @@ mod drain;
 mod failures;
 pub(crate) mod keeper;
 mod lease;
+mod line;
 #[cfg(all(test, coordination_internals, feature = "memory"))]
 pub(crate) mod logged;
 mod observer;

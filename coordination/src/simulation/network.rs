@@ -153,6 +153,7 @@ impl Network {
         if !self.is_remote() {
             return operate(self.world.clone()).await;
         }
+        self.world.count_call();
         if let Some(refused) = self.world.refusal() {
             return Err(refused);
         }

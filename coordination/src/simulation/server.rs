@@ -129,6 +129,8 @@ struct State {
     /// How often the store was stopped or started. Messages that were in flight at such a moment are lost.
     starts: u64,
     faults: BTreeMap<&'static str, u64>,
+    /// How many calls were made, those that wait for notifications included.
+    calls: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -164,6 +166,7 @@ impl World {
             room: Room::Enough,
             starts: 0,
             faults: BTreeMap::new(),
+            calls: 0,
         };
         Self(Arc::new(Inner { traits, state: Mutex::new(state) }))
     }
@@ -290,6 +293,15 @@ impl World {
     /// How often each kind of fault has happened by chance.
     pub fn faults(&self) -> BTreeMap<&'static str, u64> {
         self.state().faults.clone()
+    }
+
+    /// How many calls all clients have made, those that wait for notifications included.
+    pub fn calls(&self) -> u64 {
+        self.state().calls
+    }
+
+    pub(super) fn count_call(&self) {
+        self.state().calls += 1;
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -3,6 +3,9 @@
 //! [`Acquire::contend`] reads as the protocol: enter, wait for the turn, check that the entry still exists, confirm that the
 //! session is alive. Whose turn it is depends on the entries before ours, or on what a [`Policy`] decides from the whole queue.
 
+#[cfg(all(test, coordination_internals, feature = "memory"))]
+mod tests;
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -235,6 +238,8 @@ impl Acquire {
     /// Waits until no live entry before ours blocks it: the rule by which locks are granted.
     async fn await_unblocked(&self, own: &OwnEntry, mut position: Position) -> Result<Turn> {
         let entry = own.entry();
+        let may_rest = entry.mode == Mode::Exclusive;
+        let mut in_line = None;
         loop {
             let Some(blocker) = position.blocker else { return Ok(Turn::Mine(None)) };
             self.call.note_blocked(true);
@@ -242,7 +247,11 @@ impl Acquire {
                 return Ok(Turn::NotNow);
             }
             self.waits.warn_of_itself(own, &blocker);
-            let unblocked = self.session.unblocked(entry, &blocker, self.recheck_interval(own));
+            let in_line =
+                in_line.get_or_insert_with(|| own.lease().line.join(&self.queue, position.seq));
+            let recheck = self.recheck_interval(own);
+            let unblocked =
+                in_line.ask(may_rest, || self.session.unblocked(entry, &blocker, recheck));
             if !self.await_change(own, unblocked).await {
                 return Ok(Turn::EntryLost);
             }
@@ -262,6 +271,9 @@ impl Acquire {
 
     /// Waits until an entry is gone, or no longer blocks an entry of this mode. False: our session has ended. May return early,
     /// so the caller checks for itself.
+    ///
+    /// It may rest while others of the session that are about to decide wait before it: whoever waits here has to let each of those
+    /// decide first, as an exclusive entry has to let those before it have their turns.
     pub(in crate::recipe) async fn await_gone(
         &self,
         own: &OwnEntry,
@@ -270,7 +282,9 @@ impl Acquire {
     ) -> bool {
         let before = EntryRef { queue: self.queue.clone(), id: blocker.id.clone() };
         let recheck = self.recheck_interval(own);
-        self.await_change(own, self.session.gone(&before, blocker.seq, mode, recheck)).await
+        let mut in_line = own.lease().line.join(&self.queue, own.seq().unwrap_or_default());
+        let gone = in_line.ask(true, || self.session.gone(&before, blocker.seq, mode, recheck));
+        self.await_change(own, gone).await
     }
 
     fn recheck_interval(&self, own: &OwnEntry) -> Duration {
@@ -289,83 +303,5 @@ impl Acquire {
             }
         }
         true
-    }
-}
-
-#[cfg(all(test, coordination_internals, feature = "memory"))]
-mod tests {
-    use std::time::Duration;
-
-    use tokio::time::sleep;
-
-    use crate::simulation::{Clocks, Link, Run, Traits, World};
-    use crate::{Config, Effect, ErrorKind};
-
-    const TTL: Duration = Duration::from_secs(1);
-
-    /// If a caller had to wait for another entry first, and then for the store, its error says that the store did not answer.
-    #[tokio::test(start_paused = true)]
-    async fn what_was_in_the_way_before_a_loss_is_not_in_the_way_after_it() {
-        let _run = Run::begin(1);
-        let traits =
-            Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
-        let world = World::new(1, traits);
-        let config = || Config { ttl: Some(TTL), ..Config::default() };
-        let mut clients = Vec::new();
-        for _ in 0..2 {
-            let client = world.client(Clocks::default());
-            clients.push(client.connect(config()).await.expect("the store is there"));
-        }
-        let [holder, other] = &clients[..] else { panic!("there are two") };
-        let limiter =
-            |client: &crate::Coordinator| client.limiter("a").expect("a good name").standby(1);
-        let (first, second) = (limiter(holder), limiter(other));
-        let lock = other.lock("a").expect("a good name");
-        let _held = holder.lock("a").expect("a good name").acquire(None).await.expect("free");
-        let _working = first.enter().await.expect("free");
-        let forgets = async {
-            sleep(TTL).await;
-            world.set_quarantined(true);
-            world.wipe();
-        };
-        let (locked, limited, ()) =
-            tokio::join!(lock.acquire(Some(10 * TTL)), second.enter(), forgets);
-        let locked = locked.expect_err("nobody is let in");
-        let limited = limited.expect_err("nobody is let in, and nobody works");
-        for error in [locked, limited] {
-            assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None));
-            assert!(error.to_string().contains("in quarantine"), "{error}");
-        }
-    }
-
-    /// Whenever the time ends, a caller that the store refused all the time gets the store's refusal as its error.
-    #[tokio::test(start_paused = true)]
-    async fn the_end_of_the_time_takes_nothing_from_what_the_store_said() {
-        let _run = Run::begin(1);
-        let traits =
-            Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
-        let world = World::new(1, traits);
-        world.set_quarantined(true);
-        let client = world.client(Clocks::default());
-        let config = Config { ttl: Some(TTL), ..Config::default() };
-        let client = client.connect(config).await.expect("the store is there");
-        let lock = client.lock("a").expect("a good name");
-        for millis in 500..600 {
-            let waited = lock.acquire(Some(Duration::from_millis(millis))).await;
-            let error = waited.expect_err("nobody is let in");
-            assert!(error.to_string().contains("in quarantine"), "{millis} ms: {error}");
-        }
-    }
-
-    /// An entry whose answer was lost exists until its session is over at the store, which is later than in this process.
-    #[tokio::test(start_paused = true)]
-    async fn what_may_stand_after_a_loss_is_told() {
-        let _run = Run::begin(1);
-        let connected = World::with_one_client(TTL).await;
-        let (_world, client, coordinator) = connected.expect("the store is there");
-        let lock = coordinator.lock("a").expect("a good name");
-        client.set_link(Link { replies_cut: true, ..Link::default() });
-        let error = lock.acquire(Some(TTL + TTL / 5)).await.expect_err("nothing is heard");
-        assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
     }
 }

@@ -50,6 +50,7 @@ impl Network {
         if !self.is_remote() {
             return wait(self.world.contents()).await;
         }
+        self.world.count_call();
         if let Some(refused) = self.world.refusal() {
             return Err(refused);
         }
