@@ -7,8 +7,9 @@ use std::{
 };
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, date_time_ymd,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
+    RevokedCertParams, SanType, SerialNumber, date_time_ymd,
 };
 
 use super::Scratch;
@@ -50,6 +51,7 @@ pub struct Certificates {
     pub wrong_host: Identity,
     /// Like `server`, but expired.
     pub expired: Identity,
+    ours: Authority,
     directory: Scratch,
 }
 
@@ -85,8 +87,48 @@ impl Certificates {
             other_client: other.sign(path, "other-client", parameters(CLIENT_NAME, &[])),
             wrong_host: ours.sign(path, "wrong-host", parameters("server", &["elsewhere.example"])),
             expired: ours.sign(path, "expired", expired),
+            ours,
             directory,
         }
+    }
+
+    /// The certificate of one more client, signed by the authority: with this serial number, and with this URI as its only
+    /// name.
+    ///
+    /// # Panics
+    ///
+    /// When a file cannot be written.
+    pub fn client_named(&self, serial: u64, uri: &str) -> Identity {
+        let mut parameters = parameters(CLIENT_NAME, &[]);
+        parameters.serial_number = Some(SerialNumber::from(serial));
+        let uri = uri.try_into().expect("a URI is ASCII");
+        parameters.subject_alt_names.push(SanType::URI(uri));
+        self.ours.sign(self.directory.path(), &format!("client-{serial}"), parameters)
+    }
+
+    /// The authority's list of the certificates that it has revoked, by their serial numbers. It is out of date from the
+    /// first day of this year on. Each list replaces the one before, at the same path.
+    ///
+    /// # Panics
+    ///
+    /// When the file cannot be written.
+    pub fn revoked(&self, serials: &[u64], until: i32) -> PathBuf {
+        let revoked_certs = serials.iter().map(|serial| RevokedCertParams {
+            serial_number: SerialNumber::from(*serial),
+            revocation_time: date_time_ymd(2020, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        });
+        let list = CertificateRevocationListParams {
+            this_update: date_time_ymd(2020, 1, 1),
+            next_update: date_time_ymd(until, 1, 1),
+            crl_number: SerialNumber::from(1),
+            issuing_distribution_point: None,
+            revoked_certs: revoked_certs.collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        let list = list.signed_by(&self.ours.issuer).expect("the authority may sign lists");
+        write(self.directory.path(), "revoked.pem", &list.pem().expect("it is a list"))
     }
 }
 
@@ -96,6 +138,7 @@ impl Default for Certificates {
     }
 }
 
+#[derive(Debug)]
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
     certificate: String,
