@@ -19,7 +19,7 @@ pub(crate) use self::queue::{Post, Work};
 pub(crate) use self::running::{Child, Elect, Join, Run};
 pub(crate) use self::script::{Acquire, Release};
 #[cfg(feature = "serve")]
-pub(crate) use self::serve::Serve;
+pub(crate) use self::serve::{ClientAuth, Serve};
 #[cfg(feature = "serve")]
 pub(crate) use self::values::Listen;
 pub(crate) use self::values::{Broken, IfBusy, Notice, OnLost, Rate, Wait};

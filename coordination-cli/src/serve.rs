@@ -4,12 +4,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use coordination_service::{Failure as Ended, Settings, TlsFiles, Told, make_token};
+use coordination_service::{ClientFiles, Failure as Ended, Settings, TlsFiles, Told, make_token};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::args::{Listen, Serve, Store};
+use crate::args::{ClientAuth, Listen, Serve, Store};
 use crate::exit::{self, Failure, Outcome, print, say};
 use crate::{settings, stderr};
 
@@ -132,7 +132,12 @@ impl io::Write for Log {
 
 fn tls_files(asked: &Serve) -> Option<TlsFiles> {
     let (certificate, key) = (asked.tls_cert.clone()?, asked.tls_key.clone()?);
-    Some(TlsFiles { certificate, key })
+    let clients = asked.client_ca.clone().map(|authorities| ClientFiles {
+        authorities,
+        revoked: asked.client_crl.clone(),
+        required: asked.client_auth != Some(ClientAuth::Optional),
+    });
+    Some(TlsFiles { certificate, key, clients })
 }
 
 /// A word for each signal of these kinds.

@@ -16,7 +16,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
-use crate::auth::Principal;
+use crate::auth::{Names, Principal};
 use crate::hold::Hold;
 use crate::ids;
 use crate::kind::Kind;
@@ -209,9 +209,20 @@ fn check(service: &Shared, api: Api, request: &Request) -> Result<Arc<Principal>
     {
         return Ok(Arc::new(Principal::administrator(format!("uid:{user}"))));
     }
-    match api {
-        Api::Zaqar => service.auth.principal(&openstack::authorized(headers)),
-        Api::Native | Api::Rdlm | Api::Lockable => service.auth.principal(headers),
+    let with_token;
+    let headers = match api {
+        Api::Zaqar => {
+            with_token = openstack::authorized(headers);
+            &with_token
+        }
+        Api::Native | Api::Rdlm | Api::Lockable => headers,
+    };
+    // A certificate goes with each connection, whereas a token was put into this request.
+    match request.extensions().get::<Names>() {
+        Some(names) if !headers.contains_key(header::AUTHORIZATION) => {
+            service.auth.certified(names)
+        }
+        _ => service.auth.principal(headers),
     }
 }
 
@@ -416,8 +427,9 @@ mod tests {
     use super::*;
     use crate::acquire::acquire;
     use crate::acquire::tests::{instance, instance_with, wanted};
-    use crate::auth::{Right, make_token};
+    use crate::auth::{Auth, Right, make_token};
     use crate::delivery::Deliver;
+    use crate::service::Service as Instance;
     use crate::settings::{Cover, Limits, Settings};
     use crate::v1;
     use crate::wanted::{Wanted, What};
@@ -474,6 +486,46 @@ mod tests {
         assert!(is_administrator(0) && is_administrator(own));
         let refused = who(own + 1).map_err(|problem| problem.code);
         assert_eq!(refused.map(drop), Err(Code::Unauthenticated));
+        drop(std::fs::remove_file(&file));
+    }
+
+    /// H9: whoever shows a certificate and sends a token is the one with the token, or nobody.
+    #[tokio::test]
+    async fn h9_a_token_goes_before_a_certificate() {
+        let settings = Settings { access_log: false, ..Settings::default() };
+        let file = std::env::temp_dir().join(format!("coordination-{}", ids::letters(12)));
+        let (token, lines) = make_token("ci", &["*".to_owned()]);
+        let shown = "[[certificate]]\nname = \"host\"\nsan = \"dns:a.example\"\nuse = [\"*\"]\n";
+        std::fs::write(&file, format!("{lines}{shown}")).expect("there is room");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&file, mode).expect("it is ours");
+        let refused = Auth::new(Some(&file), false).map(drop).expect_err("nobody can show it");
+        assert!(refused.contains("--client-ca"), "{refused}");
+        let auth = Auth::new(Some(&file), true).expect("it is right");
+        let service = Instance::new(settings, Cover::Any, "memory".to_owned(), auth, None);
+        let who = |api: Api, header: Option<(&str, &str)>, name: Option<&str>| {
+            let mut request = Request::builder().header("host", "localhost").uri("/v1/info");
+            if let Some((header, text)) = header {
+                request = request.header(header, text);
+            }
+            let mut request = request.body(Body::empty()).expect("a request");
+            if let Some(name) = name {
+                request.extensions_mut().insert(Names::from([name.to_owned()]));
+            }
+            let who = check(&service, api, &request);
+            who.map(|who| who.name.clone()).map_err(|problem| problem.code)
+        };
+        let (bearer, refused) = (format!("Bearer {token}"), Err(Code::Unauthenticated));
+        let known = Some("dns:a.example");
+        let (right, wrong) = (Some(("authorization", &bearer[..])), ("authorization", "Bearer x"));
+        assert_eq!(who(Api::Native, None, known), Ok("host".to_owned()));
+        assert_eq!(who(Api::Lockable, None, known), Ok("host".to_owned()));
+        assert_eq!(who(Api::Native, right, known), Ok("ci".to_owned()));
+        assert_eq!(who(Api::Zaqar, Some(("x-auth-token", &token[..])), known), Ok("ci".to_owned()));
+        assert_eq!(who(Api::Native, right, Some("dns:b.example")), Ok("ci".to_owned()));
+        assert_eq!(who(Api::Native, Some(wrong), known), refused);
+        assert_eq!(who(Api::Native, None, Some("dns:b.example")), refused);
+        assert_eq!(who(Api::Native, None, None), refused);
         drop(std::fs::remove_file(&file));
     }
 

@@ -1,17 +1,17 @@
-//! Who asks, and what that one may do: tokens, of which only hashes are kept, and rights on prefixes of names.
+//! Who asks, and what that one may do: tokens, of which only hashes are kept, certificates, and rights on prefixes of names.
+
+mod file;
 
 use std::collections::HashMap;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use axum::http::{HeaderMap, header};
-use data_encoding::{BASE64, HEXLOWER, HEXLOWER_PERMISSIVE};
-use serde::Deserialize;
+use data_encoding::{BASE64, HEXLOWER};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
+use self::file::Everybody;
 use crate::ids;
 use crate::problem::{Code, Problem};
 
@@ -35,28 +35,41 @@ impl Right {
 /// Who asks.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Principal {
-    /// The name that goes with the token.
+    /// The name that goes with the token or the certificate.
     pub(crate) name: String,
     /// Prefixes that end in `/`, whole names, or `*`, each with the most that is allowed there.
     spaces: Vec<(String, Right)>,
-    /// Of the token that was sent.
-    token: Option<Hash>,
+    /// What that was told by; none is asked of anybody, or none was needed.
+    credential: Option<Credential>,
 }
+
+/// By what somebody is known.
+#[derive(Debug, PartialEq, Eq)]
+enum Credential {
+    Token(Hash),
+    /// A name in a certificate, as in [`Names`].
+    Certificate(String),
+}
+
+type Hash = [u8; 32];
+
+/// The names in the certificate that a client has shown, each with its kind: `uri:spiffe://example/billing`, `dns:host.example`.
+pub(crate) type Names = Arc<[String]>;
 
 impl Principal {
     fn anonymous() -> Self {
         let spaces = vec![("*".to_owned(), Right::Use)];
-        Self { name: "anonymous".to_owned(), spaces, token: None }
+        Self { name: "anonymous".to_owned(), spaces, credential: None }
     }
 
     /// Who may do everything.
     pub(crate) fn administrator(name: String) -> Self {
-        Self { name, spaces: vec![("*".to_owned(), Right::Admin)], token: None }
+        Self { name, spaces: vec![("*".to_owned(), Right::Admin)], credential: None }
     }
 
     /// Who is not asked for a token, and may do nothing that needs a right.
     pub(crate) fn nobody() -> Self {
-        Self { name: String::new(), spaces: Vec::new(), token: None }
+        Self { name: String::new(), spaces: Vec::new(), credential: None }
     }
 
     /// Whether this is allowed on this name.
@@ -91,58 +104,53 @@ impl Principal {
     }
 }
 
-/// The file of tokens.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    #[serde(default)]
-    token: Vec<Entry>,
+/// Who is known.
+pub(crate) struct Auth {
+    /// None: everybody is anonymous.
+    known: RwLock<Option<Everybody>>,
+    /// Whether clients can show certificates.
+    shows: bool,
 }
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Entry {
-    name: String,
-    sha256: String,
-    #[serde(default)]
-    read: Vec<String>,
-    #[serde(default, rename = "use")]
-    uses: Vec<String>,
-    #[serde(default)]
-    admin: Vec<String>,
-    expires: Option<toml::value::Datetime>,
-}
-
-type Hash = [u8; 32];
-
-struct Known {
-    principal: Arc<Principal>,
-    hash: Hash,
-    expires: Option<SystemTime>,
-}
-
-/// Who is known; `None` inside: everybody is anonymous.
-pub(crate) struct Auth(RwLock<Option<HashMap<Hash, Known>>>);
 
 impl Auth {
-    /// Reads the file, if there is one.
-    pub(crate) fn new(file: Option<&Path>) -> Result<Self, String> {
-        Ok(Self(RwLock::new(file.map(read).transpose()?)))
+    /// Reads the file, if there is one; `shows` says whether clients can show certificates.
+    pub(crate) fn new(file: Option<&Path>, shows: bool) -> Result<Self, String> {
+        let known = file.map(|file| file::read(file, shows)).transpose()?;
+        Ok(Self { known: RwLock::new(known), shows })
     }
 
     /// Reads the file again; one that is wrong changes nothing.
     pub(crate) fn reload(&self, file: &Path) -> Result<(), String> {
-        let known = read(file)?;
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(known);
+        let known = file::read(file, self.shows)?;
+        *self.known.write().unwrap_or_else(PoisonError::into_inner) = Some(known);
         Ok(())
+    }
+
+    fn known(&self) -> RwLockReadGuard<'_, Option<Everybody>> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether this one may still do what it might when it asked: for what goes on after that.
     pub(crate) fn knows(&self, who: &Principal) -> bool {
-        let Some(hash) = who.token else { return true };
-        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let now = all.as_ref().and_then(|all| all.get(&hash));
+        let Some(credential) = &who.credential else { return true };
+        let all = self.known();
+        let now = all.as_ref().and_then(|all| all.get(credential));
         now.is_some_and(|now| now.is_valid() && *now.principal == *who)
+    }
+
+    /// Who has shown a certificate with these names, and sends no token.
+    pub(crate) fn certified(&self, names: &[String]) -> Result<Arc<Principal>, Problem> {
+        let all = self.known();
+        let Some(all) = all.as_ref() else { return Ok(Arc::new(Principal::anonymous())) };
+        let found = names.iter().filter_map(|name| all.certificates.get(name));
+        let mut valid = found.filter(|known| known.is_valid());
+        let refused = |why: &str| Err(Problem::new(Code::Unauthenticated, why));
+        match (valid.next(), valid.next()) {
+            (Some(known), None) => Ok(Arc::clone(&known.principal)),
+            (None, _) => refused("no name in the certificate is the `san` of anybody"),
+            // Nothing says whose rights are meant.
+            (Some(_), Some(_)) => refused("the certificate has the names of two principals"),
+        }
     }
 
     /// Who sends these headers.
@@ -153,7 +161,7 @@ impl Auth {
         if more.is_some() {
             return Err(refused("there are two credentials"));
         }
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known();
         let (Some(known), Some(first)) = (known.as_ref(), first) else {
             return match known.is_some() {
                 true => Err(refused("a token is wanted")),
@@ -166,17 +174,12 @@ impl Auth {
             .and_then(token)
             .ok_or_else(|| refused("Bearer or Basic is wanted"))?;
         let hash: Hash = Sha256::digest(token.as_bytes()).into();
-        let found = known.get(&hash).filter(|known| known.hash.ct_eq(&hash).into());
-        let valid = found.filter(|known| known.is_valid());
+        let found = known.tokens.get_key_value(&hash);
+        let found = found.filter(|(known, _)| known.ct_eq(&hash).into());
+        let valid = found.filter(|(_, known)| known.is_valid());
         valid
-            .map(|known| Arc::clone(&known.principal))
+            .map(|(_, known)| Arc::clone(&known.principal))
             .ok_or_else(|| refused("nobody has this token"))
-    }
-}
-
-impl Known {
-    fn is_valid(&self) -> bool {
-        self.expires.is_none_or(|end| SystemTime::now() < end)
     }
 }
 
@@ -192,59 +195,6 @@ fn token(header: &str) -> Option<String> {
     let decoded = String::from_utf8(BASE64.decode(rest.trim().as_bytes()).ok()?).ok()?;
     let (user, password) = decoded.split_once(':')?;
     Some(if password.is_empty() { user } else { password }.to_owned())
-}
-
-fn read(path: &Path) -> Result<HashMap<Hash, Known>, String> {
-    let shown = path.display();
-    let failed = |error: std::io::Error| format!("cannot read {shown}: {error}");
-    let metadata = std::fs::metadata(path).map_err(failed)?;
-    let owner = metadata.uid();
-    if metadata.mode() & 0o077 != 0 || owner != rustix::process::geteuid().as_raw() {
-        return Err(format!("{shown} can be read by others, or is another user's: chmod 600"));
-    }
-    let text = std::fs::read_to_string(path).map_err(failed)?;
-    // Without what the parser quotes: it would be a part of the file.
-    let file: File = toml::from_str(&text)
-        .map_err(|error| format!("{shown} is not as it should be: {}", error.message()))?;
-    let mut known = HashMap::new();
-    for entry in file.token {
-        let hash = HEXLOWER_PERMISSIVE.decode(entry.sha256.as_bytes()).ok();
-        let hash: Hash = hash
-            .and_then(|hash| hash.try_into().ok())
-            .ok_or_else(|| format!("{shown}: a sha256 has 64 hexadecimal digits"))?;
-        let expires = entry.expires.map(|at| moment(&at)).map(|at| at.ok_or(shown.to_string()));
-        let expires = expires.transpose().map_err(|shown| {
-            format!("{shown}: `expires` is a time in UTC, as in 2027-01-01T00:00:00Z")
-        })?;
-        let spaces =
-            [(entry.read, Right::Read), (entry.uses, Right::Use), (entry.admin, Right::Admin)];
-        let spaces = spaces
-            .into_iter()
-            .flat_map(|(names, right)| names.into_iter().map(move |name| (name, right)));
-        let (name, spaces) = (entry.name, spaces.collect());
-        let principal = Arc::new(Principal { name, spaces, token: Some(hash) });
-        known.insert(hash, Known { principal, hash, expires });
-    }
-    Ok(known)
-}
-
-/// A time of a TOML file, which has to be in UTC.
-fn moment(at: &toml::value::Datetime) -> Option<SystemTime> {
-    let (date, time) = (at.date?, at.time?);
-    let is_utc = match at.offset? {
-        toml::value::Offset::Z => true,
-        toml::value::Offset::Custom { minutes } => minutes == 0,
-    };
-    // Years that begin in March, in eras of 400, since 1970.
-    let (year, month) = (u64::from(date.year), u64::from(date.month));
-    let year = if month <= 2 { year.checked_sub(1)? } else { year };
-    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + u64::from(date.day) - 1;
-    let of_era = (year % 400) * 365 + (year % 400) / 4 - (year % 400) / 100 + of_year;
-    let days = ((year / 400) * 146_097 + of_era).checked_sub(719_468)?;
-    let seconds = u64::from(time.hour) * 3_600
-        + u64::from(time.minute) * 60
-        + time.second.map_or(0, u64::from);
-    is_utc.then(|| UNIX_EPOCH + Duration::from_secs(days * 86_400 + seconds))
 }
 
 /// A new token, and the lines of the file that make it known.
@@ -276,7 +226,7 @@ mod tests {
     fn a_right_reaches_as_far_as_its_space() {
         let spaces = [("build/", Right::Use), ("deploy", Right::Admin), ("*", Right::Read)];
         let spaces = spaces.map(|(space, right)| (space.to_owned(), right)).into();
-        let who = Principal { name: "ci".to_owned(), spaces, token: None };
+        let who = Principal { name: "ci".to_owned(), spaces, credential: None };
         assert!(who.may(Right::Use, "build/x") && !who.may(Right::Use, "build"));
         assert!(who.may(Right::Admin, "deploy") && !who.may(Right::Use, "deploy/x"));
         assert!(who.may(Right::Read, "anything") && !who.may(Right::Admin, "build/x"));
@@ -293,24 +243,57 @@ mod tests {
     }
 
     #[test]
-    fn times_of_the_file_are_moments() {
-        for (text, seconds) in [
-            ("1970-01-01T00:00:00Z", Some(0)),
-            ("2000-02-29T12:34:56Z", Some(951_827_696)),
-            ("2027-01-01T00:00:00Z", Some(1_798_761_600)),
-            ("2027-01-01T00:00:00+01:00", None),
-            ("2027-01-01", None),
-        ] {
-            let at: toml::value::Datetime = text.parse().expect("a time");
-            assert_eq!(moment(&at), seconds.map(|s| UNIX_EPOCH + Duration::from_secs(s)), "{text}");
-        }
+    fn a_made_token_is_known_by_its_lines() {
+        let (token, lines) = make_token("c\"i", &["build/".to_owned()]);
+        let known = file::parse(&lines).expect("as it was made");
+        let hash: Hash = Sha256::digest(token.as_bytes()).into();
+        let who = &known.tokens[&hash].principal;
+        assert_eq!(who.name, "c\"i");
+        assert!(who.may(Right::Use, "build/x") && !who.may(Right::Admin, "build/x"));
+        assert!(token.len() == 55 && !lines.contains(&token));
     }
 
     #[test]
-    fn a_made_token_is_known_by_its_lines() {
-        let (token, lines) = make_token("c\"i", &["build/".to_owned()]);
-        let file: File = toml::from_str(&lines).expect("as it was made");
-        assert_eq!((file.token[0].name.as_str(), &file.token[0].uses[0][..]), ("c\"i", "build/"));
-        assert!(token.len() == 55 && !lines.contains(&token));
+    fn h9_a_certificate_is_whoever_has_its_name() {
+        let lines = r#"
+            [[certificate]]
+            name = "billing"
+            san = "uri:spiffe://example/billing"
+            use = ["build/"]
+            [[certificate]]
+            name = "billing"
+            san = "dns:Old.example"
+            expires = 2020-01-01T00:00:00Z
+            [[certificate]]
+            name = "boss"
+            san = "dns:Boss.example"
+            admin = ["*"]
+        "#;
+        let known = RwLock::new(Some(file::parse(lines).expect("it is right")));
+        let auth = Auth { known, shows: true };
+        let who = |names: &[&str]| {
+            let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+            auth.certified(&names)
+        };
+        let billing = who(&["dns:a.example", "uri:spiffe://example/billing"]).expect("it is known");
+        assert_eq!(billing.name, "billing");
+        assert!(billing.may(Right::Use, "build/x") && !billing.may(Right::Read, "x"));
+        assert!(auth.knows(&billing));
+        assert!(who(&["dns:boss.example"]).expect("it is known").may(Right::Admin, "x"));
+        let refused: [(&[&str], &str); 6] = [
+            (&[], "nobody"),
+            (&["uri:spiffe://example/billing/x"], "another one"),
+            (&["dns:spiffe://example/billing"], "of another kind"),
+            (&["dns:*.example"], "of many hosts"),
+            (&["dns:old.example"], "over"),
+            (&["dns:boss.example", "uri:spiffe://example/billing"], "two"),
+        ];
+        for (names, why) in refused {
+            let refused = who(names).map_err(|problem| problem.code);
+            assert_eq!(refused.map(drop), Err(Code::Unauthenticated), "{why}");
+        }
+        let less = lines.replace("build/", "other/");
+        *auth.known.write().expect("nobody panicked") = file::parse(&less).ok();
+        assert!(!auth.knows(&billing), "its rights are others now");
     }
 }

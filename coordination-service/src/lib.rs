@@ -6,11 +6,11 @@
 //!
 //! * `service` is what all requests share; `hold` is one grant, of a recipe (`kind`) by one of the library's guards (`guard`), `holds` are all of them and their ends, `wanted` is what is asked for, `acquire` leads to a hold, and `promise` keeps
 //!   leases that outlive their instance, and `undeleted` removes what the store did not let us delete at once, `ended` knows what has ended. `keys` recognise a request that is sent again, `queued` finds who waits for what.
-//! * `around` is what is the same for each request, `waited` tells its waits from its work and bounds that, `auth` says who may what, `problem` is every answer that is not what was
+//! * `around` is what is the same for each request, `waited` tells its waits from its work and bounds that, `auth` says who may what (`auth/file.rs` reads the file of tokens), `problem` is every answer that is not what was
 //!   asked for, `bodies` reads bodies, and `fields` what they say.
 //! * `v1/` is our own API (`claims` are those of jobs that are done once per period), and `openapi` describes it; `rdlm` and `lockable` are those of others, over the same holds; `renewed_once` tells of clients that stop renewing.
 //! * `mirror` has what the page shows, `refresh` and `look` ask the store for it, `history` has the hand-overs.
-//! * `listen` accepts (at a path: `unix`; encrypted: `tls`, which computes in `turns`; without the features for it `no_tls`), `stalled` ends what nobody reads, `places` who asks for nothing while others want in, `reload` reads files again, `store` connects, [`serve`] starts all of it, and `stop` ends it in order: `finishing` is what that waits for, and `phase` how far it has come. `notify`
+//! * `listen` accepts (at a path: `unix`; encrypted: `tls`, which computes in `turns` and asks for certificates in `tls/client.rs`; without the features for it `no_tls`), `stalled` ends what nobody reads, `places` who asks for nothing while others want in, `reload` reads files again, `store` connects, [`serve`] starts all of it, and `stop` ends it in order: `finishing` is what that waits for, and `phase` how far it has come. `notify`
 //!   tells a supervisor.
 #![forbid(unsafe_code)]
 
@@ -87,7 +87,7 @@ pub use crate::auth::make_token;
 use crate::listen::Encrypted;
 use crate::service::{Service, Shared};
 use crate::settings::Cover;
-pub use crate::settings::{Limits, Settings, TlsFiles};
+pub use crate::settings::{ClientFiles, Limits, Settings, TlsFiles};
 use crate::tls::Tls;
 
 /// The shortest lease that a store has to cover, which is the shortest that a client may ask for.
@@ -162,7 +162,8 @@ pub async fn serve(
     config.loss_detection().map_err(|error| Failure::Settings(error.to_string()))?;
     // Before the session is opened: the library's own numbers are part of the page.
     metrics::listen();
-    let auth = Auth::new(settings.tokens.as_deref()).map_err(Failure::Settings)?;
+    let shows = settings.tls.as_ref().is_some_and(|files| files.clients.is_some());
+    let auth = Auth::new(settings.tokens.as_deref(), shows).map_err(Failure::Settings)?;
     let tls = settings.tls.clone().map(Tls::new).transpose().map_err(Failure::Settings)?;
     let url = config.url.as_deref().unwrap_or_default();
     let scheme = settings::scheme(url);

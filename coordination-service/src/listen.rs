@@ -1,6 +1,6 @@
 //! Connections: accepted within limits, with time-outs, and ended when the service stops.
 
-use std::future::{Future, Ready, ready};
+use std::future::{Future, Ready, pending, ready};
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::around::Peer;
 use crate::metrics;
 use crate::places::{Own, Places};
 use crate::stalled::Stalled;
-use crate::tls::{Certificate, EncryptedStream, Tls};
+use crate::tls::{Certificate, Client, EncryptedStream, Tls};
 
 /// How long a connection may be without a request, and how long the head of one may take.
 const IDLE: Duration = Duration::from_secs(30);
@@ -49,11 +49,14 @@ impl From<Peer> for Origin {
     }
 }
 
+/// A connection that is ready for use, and who has shown a certificate there.
+type Opened<S> = io::Result<(S, Option<Client>)>;
+
 /// Where connections come from.
 pub(crate) trait Listener: Send + Sync + 'static {
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
     /// Makes a connection ready for use. The client may have to do something for that, and others are accepted meanwhile.
-    type Opening: Future<Output = io::Result<Self::Stream>> + Send + 'static;
+    type Opening: Future<Output = Opened<Self::Stream>> + Send + 'static;
 
     /// The next connection, and where it is from.
     fn next(&self) -> impl Future<Output = io::Result<(Self::Opening, Origin)>> + Send;
@@ -61,23 +64,23 @@ pub(crate) trait Listener: Send + Sync + 'static {
 
 impl Listener for TcpListener {
     type Stream = Stalled<TcpStream>;
-    type Opening = Ready<io::Result<Self::Stream>>;
+    type Opening = Ready<Opened<Self::Stream>>;
 
     async fn next(&self) -> io::Result<(Self::Opening, Origin)> {
         let (stream, address) = self.accept().await?;
         prepare(&stream);
-        Ok((ready(Ok(Stalled::new(stream))), Peer::Address(address).into()))
+        Ok((ready(Ok((Stalled::new(stream), None))), Peer::Address(address).into()))
     }
 }
 
 impl Listener for UnixListener {
     type Stream = Stalled<UnixStream>;
-    type Opening = Ready<io::Result<Self::Stream>>;
+    type Opening = Ready<Opened<Self::Stream>>;
 
     async fn next(&self) -> io::Result<(Self::Opening, Origin)> {
         let (stream, _) = self.accept().await?;
         let user = stream.peer_cred()?.uid();
-        Ok((ready(Ok(Stalled::new(stream))), Peer::User(user).into()))
+        Ok((ready(Ok((Stalled::new(stream), None))), Peer::User(user).into()))
     }
 }
 
@@ -87,7 +90,7 @@ pub(crate) struct Encrypted(pub(crate) TcpListener, pub(crate) Arc<Tls>);
 impl Listener for Encrypted {
     // Beneath TLS, which says of nothing that it was taken until all of it was.
     type Stream = EncryptedStream;
-    type Opening = Pin<Box<dyn Future<Output = io::Result<Self::Stream>> + Send>>;
+    type Opening = Pin<Box<dyn Future<Output = Opened<Self::Stream>> + Send>>;
 
     async fn next(&self) -> io::Result<(Self::Opening, Origin)> {
         let (stream, address) = self.0.accept().await?;
@@ -139,7 +142,9 @@ pub(crate) async fn serve(listener: impl Listener, router: Router, common: Commo
                 () = own.needed() => return,
             };
             match opened {
-                Ok(stream) => connection(stream, origin, own, router, stop).await,
+                Ok((stream, client)) => {
+                    connection(stream, origin, client, own, router, stop).await;
+                }
                 Err(error) => {
                     metrics::handshake_failed();
                     tracing::debug!(%error, peer = %origin.peer, "a connection was not encrypted");
@@ -173,6 +178,7 @@ async fn room(common: &Common) -> Option<OwnedSemaphorePermit> {
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     Origin { peer, certificate }: Origin,
+    client: Option<Client>,
     own: Own,
     router: Router,
     stop: watch::Receiver<bool>,
@@ -180,11 +186,15 @@ async fn connection(
     let service = TowerToHyperService::new(router);
     let own = Arc::new(own);
     let asking = Arc::clone(&own);
+    let names = client.as_ref().map(Client::names);
     let with_peer =
         hyper::service::service_fn(move |mut request: Request<hyper::body::Incoming>| {
             request.extensions_mut().insert(peer);
             if let Some(certificate) = &certificate {
                 request.extensions_mut().insert(Arc::clone(certificate));
+            }
+            if let Some(names) = &names {
+                request.extensions_mut().insert(Arc::clone(names));
             }
             let under_way = asking.begin();
             let answer = hyper::service::Service::call(&service, request);
@@ -200,6 +210,11 @@ async fn connection(
         biased;
         ended = connection.as_mut() => ended,
         () = own.needed() => return,
+        // What it waits for ends as if it had hung up, and what it holds by its lease.
+        () = refused(client.as_ref()) => {
+            tracing::debug!(%peer, "a client's certificate is not accepted any more");
+            return;
+        }
         () = stopped(stop) => {
             connection.as_mut().graceful_shutdown();
             connection.await
@@ -207,6 +222,14 @@ async fn connection(
     };
     if let Err(error) = ended {
         tracing::debug!(%error, %peer, "a connection ended");
+    }
+}
+
+/// Waits until the client's certificate is not accepted any more, if it has shown one.
+async fn refused(client: Option<&Client>) {
+    match client {
+        Some(client) => client.refused().await,
+        None => pending().await,
     }
 }
 

@@ -1,13 +1,14 @@
 //! In the place of `tls.rs` in a build without the features `tls` and `tls-ring`: settings that ask for TLS are refused.
 //!
-//! [`Tls`] and [`Certificate`] have no values, so what takes one is never called. They are there so that nothing else differs between
-//! the two builds.
+//! [`Tls`], [`Certificate`] and [`Client`] have no values, so what takes one is never called. They are there so that nothing else
+//! differs between the two builds.
 
 use std::io;
 use std::sync::Arc;
 
 use tokio::net::TcpStream;
 
+use crate::auth::Names;
 use crate::settings::TlsFiles;
 use crate::stalled::Stalled;
 
@@ -16,6 +17,18 @@ pub(crate) type EncryptedStream = Stalled<TcpStream>;
 pub(crate) enum Tls {}
 
 pub(crate) enum Certificate {}
+
+pub(crate) enum Client {}
+
+impl Client {
+    pub(crate) fn names(&self) -> Names {
+        match *self {}
+    }
+
+    pub(crate) async fn refused(&self) {
+        match *self {}
+    }
+}
 
 impl Certificate {
     pub(crate) fn is_for(&self, _host: &str) -> bool {
@@ -33,15 +46,19 @@ impl Tls {
         match *self {}
     }
 
+    pub(crate) fn reload_clients(&self) -> Result<(), String> {
+        match *self {}
+    }
+
     pub(crate) fn certificate(&self) -> Arc<Certificate> {
         match *self {}
     }
 
     pub(crate) async fn accept(
-        &self,
+        self: Arc<Self>,
         _stream: TcpStream,
         _certificate: Arc<Certificate>,
-    ) -> io::Result<EncryptedStream> {
+    ) -> io::Result<(EncryptedStream, Option<Client>)> {
         match *self {}
     }
 }
@@ -52,7 +69,8 @@ mod tests {
 
     #[test]
     fn who_asks_for_tls_is_told_the_feature() {
-        let files = TlsFiles { certificate: "cert.pem".into(), key: "key.pem".into() };
+        let (certificate, key) = ("cert.pem".into(), "key.pem".into());
+        let files = TlsFiles { certificate, key, clients: None };
         let why = Tls::new(files).err().expect("there is no TLS");
         assert!(why.contains("feature `tls`"), "{why}");
     }

@@ -1,5 +1,7 @@
-//! Files that are read again when they have changed, or when somebody says so: tokens, the certificate and its key.
+//! Files that are read again when they have changed, or when somebody says so: tokens, the certificate and its key, and by what
+//! clients' certificates are checked.
 
+use std::iter;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,6 +11,7 @@ use tokio::sync::mpsc;
 
 use crate::metrics;
 use crate::service::Shared;
+use crate::settings::ClientFiles;
 
 /// How often it is looked whether a file has changed.
 const LOOK: Duration = Duration::from_secs(10);
@@ -70,11 +73,23 @@ fn followed(service: &Shared) -> Vec<Followed> {
         reload: |service| service.tls.iter().try_for_each(|tls| tls.reload()),
         kept: "the certificate stays as it was",
     });
+    let clients = settings.tls.iter().filter_map(|files| files.clients.as_ref());
+    let clients = clients.map(|files| Followed {
+        files: client_files(files),
+        seen: Vec::new(),
+        wrong: None,
+        reload: |service| service.tls.iter().try_for_each(|tls| tls.reload_clients()),
+        kept: "clients' certificates are checked as they were",
+    });
     let look = |mut some: Followed| {
         some.seen = some.look();
         some
     };
-    tokens.chain(tls).map(look).collect()
+    tokens.chain(tls).chain(clients).map(look).collect()
+}
+
+fn client_files(files: &ClientFiles) -> Vec<PathBuf> {
+    iter::once(&files.authorities).chain(&files.revoked).cloned().collect()
 }
 
 impl Followed {

@@ -25,7 +25,7 @@ pub struct Settings {
     pub zaqar: Option<SocketAddr>,
     /// Names by which requests may call us, besides loopback names and the address that we listen on.
     pub hosts: Vec<String>,
-    /// The file with tokens; without one everybody is `anonymous`.
+    /// The file with tokens, and with the names in clients' certificates; without one everybody is `anonymous`.
     pub tokens: Option<PathBuf>,
     /// What the listeners are encrypted with, but rdlm's, whose clients can do no TLS, and the Unix socket; without it nothing is.
     pub tls: Option<TlsFiles>,
@@ -54,6 +54,19 @@ pub struct TlsFiles {
     pub certificate: PathBuf,
     /// Its private key, which nobody but us may read, or root's with a group that may.
     pub key: PathBuf,
+    /// How clients' certificates are checked, if clients are asked for one.
+    pub clients: Option<ClientFiles>,
+}
+
+/// By what clients' certificates are checked; files in PEM.
+#[derive(Clone, Debug)]
+pub struct ClientFiles {
+    /// The authorities that have signed them.
+    pub authorities: PathBuf,
+    /// What these have revoked: lists of all authorities, those in between too. A list that is out of date lets nobody in.
+    pub revoked: Option<PathBuf>,
+    /// Whether whoever shows none is refused.
+    pub required: bool,
 }
 
 /// Numbers beyond which requests are refused.
@@ -257,8 +270,9 @@ mod tests {
         settings.allow_plaintext = true;
         assert_eq!(refusal(&settings), "");
         // rdlm's clients can do no TLS.
-        let files = || Some(TlsFiles { certificate: "cert.pem".into(), key: "key.pem".into() });
-        settings = Settings { tls: files(), allow_plaintext: false, ..settings };
+        let (certificate, key) = ("cert.pem".into(), "key.pem".into());
+        let files = TlsFiles { certificate, key, clients: None };
+        settings = Settings { tls: Some(files), allow_plaintext: false, ..settings };
         assert!(refusal(&settings).contains("rdlm"));
         settings.listen = settings.rdlm.take();
         assert_eq!(refusal(&settings), "");

@@ -1,12 +1,15 @@
-//! TLS: the certificate and the key of our listeners, which can be replaced while we run.
+//! TLS: the certificate and the key of our listeners, and by what clients' certificates are checked. All of it can be replaced while
+//! we run.
 //!
 //! A build without the features `tls` and `tls-ring` has `no_tls.rs` in the place of this file. The provider of cryptography is named
 //! here, and not the process's default, of which there is none where two are compiled in.
 
+mod client;
+
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::ServerConfig;
@@ -17,12 +20,16 @@ use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::server::ParsedCertificate;
+use rustls::server::{NoServerSessionStorage, ParsedCertificate};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+pub(crate) use self::client::Client;
+use self::client::Verifier;
 use crate::settings::TlsFiles;
 use crate::stalled::Stalled;
 use crate::turns::Turns;
@@ -42,7 +49,7 @@ pub(crate) type EncryptedStream = TlsStream<Stalled<TcpStream>>;
 /// What connections are encrypted with.
 pub(crate) struct Tls {
     files: TlsFiles,
-    loaded: RwLock<Arc<Certificate>>,
+    loaded: watch::Sender<Arc<Certificate>>,
     /// A handshake costs us a signature, and who asks for it hardly anything.
     turns: Turns,
 }
@@ -50,13 +57,34 @@ pub(crate) struct Tls {
 /// A certificate with its key.
 pub(crate) struct Certificate {
     config: Arc<ServerConfig>,
-    own: CertificateDer<'static>,
+    own: Arc<CertifiedKey>,
+    /// What those of clients are checked by, if they are asked for one.
+    clients: Option<Arc<Verifier>>,
 }
 
 impl Certificate {
+    fn new(own: Arc<CertifiedKey>, clients: Option<Arc<Verifier>>) -> Result<Self, String> {
+        let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?;
+        let config = match &clients {
+            Some(clients) => config.with_client_cert_verifier(clients.for_handshakes()),
+            None => config.with_no_client_auth(),
+        };
+        let resolver = SingleCertAndKey::from(Arc::clone(&own));
+        let mut config = config.with_cert_resolver(Arc::new(resolver));
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        if clients.is_some() {
+            // Whoever goes on with a session of before is not asked again for a certificate, whose time may be over.
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+            config.send_tls13_tickets = 0;
+        }
+        Ok(Self { config: Arc::new(config), own, clients })
+    }
+
     /// Whether it is for this host, a name or an address.
     pub(crate) fn is_for(&self, host: &str) -> bool {
-        let certificate = ParsedCertificate::try_from(&self.own);
+        let certificate = ParsedCertificate::try_from(&self.own.cert[0]);
         let (Ok(certificate), Ok(name)) = (certificate, ServerName::try_from(host)) else {
             return false;
         };
@@ -67,37 +95,53 @@ impl Certificate {
 impl Tls {
     /// Reads the files.
     pub(crate) fn new(files: TlsFiles) -> Result<Self, String> {
-        let loaded = RwLock::new(Arc::new(read(&files)?));
+        let certificate = Certificate::new(own(&files)?, clients(&files)?)?;
+        let loaded = watch::Sender::new(Arc::new(certificate));
         Ok(Self { files, loaded, turns: Turns::default() })
     }
 
-    /// Reads the files again, for connections from now on; what is wrong changes nothing.
+    /// Reads our certificate and its key again, for connections from now on; what is wrong changes nothing.
     pub(crate) fn reload(&self) -> Result<(), String> {
-        let loaded = Arc::new(read(&self.files)?);
-        *self.loaded.write().unwrap_or_else(PoisonError::into_inner) = loaded;
+        self.replace(own(&self.files)?, self.certificate().clients.clone())
+    }
+
+    /// The same of what clients' certificates are checked by: a key of ours that is wrong is to keep nobody in who was revoked.
+    pub(crate) fn reload_clients(&self) -> Result<(), String> {
+        self.replace(Arc::clone(&self.certificate().own), clients(&self.files)?)
+    }
+
+    fn replace(
+        &self,
+        own: Arc<CertifiedKey>,
+        clients: Option<Arc<Verifier>>,
+    ) -> Result<(), String> {
+        self.loaded.send_replace(Arc::new(Certificate::new(own, clients)?));
         Ok(())
     }
 
     /// The one for connections from now on.
     pub(crate) fn certificate(&self) -> Arc<Certificate> {
-        Arc::clone(&self.loaded.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.loaded.borrow())
     }
 
-    /// Encrypts the connection, within a time.
+    /// Encrypts the connection, within a time; and who has shown a certificate there.
     pub(crate) async fn accept(
-        &self,
+        self: Arc<Self>,
         stream: TcpStream,
         certificate: Arc<Certificate>,
-    ) -> io::Result<EncryptedStream> {
+    ) -> io::Result<(EncryptedStream, Option<Client>)> {
         let late = |_| Err(io::Error::new(ErrorKind::TimedOut, "no handshake in time"));
-        let handshake = self.handshake(stream, certificate);
-        tokio::time::timeout(HANDSHAKE, handshake).await.unwrap_or_else(late)
+        let handshake = self.handshake(stream, &certificate);
+        let handshake = tokio::time::timeout(HANDSHAKE, handshake).await;
+        let stream = handshake.unwrap_or_else(late)?;
+        let client = Client::of(&stream, &self, &certificate);
+        Ok((stream, client))
     }
 
     async fn handshake(
         &self,
         mut stream: TcpStream,
-        certificate: Arc<Certificate>,
+        certificate: &Certificate,
     ) -> io::Result<EncryptedStream> {
         let mut first = [0];
         if stream.peek(&mut first).await? == 1 && first != [RECORD] {
@@ -108,37 +152,53 @@ impl Tls {
             return Err(io::Error::new(ErrorKind::InvalidData, "it does not speak TLS"));
         }
         let acceptor = TlsAcceptor::from(Arc::clone(&certificate.config));
-        self.turns.take(acceptor.accept(Stalled::new(stream))).await
+        let opened = self.turns.take(acceptor.accept(Stalled::new(stream))).await;
+        if let (Some(by), Err(error)) = (&certificate.clients, &opened) {
+            by.tell(error);
+        }
+        opened
     }
 }
 
-fn read(files: &TlsFiles) -> Result<Certificate, String> {
+/// Our certificate and its key.
+fn own(files: &TlsFiles) -> Result<Arc<CertifiedKey>, String> {
     let (certificate, key) = (files.certificate.display(), files.key.display());
-    let unreadable = |what: &str, error: io::Error| format!("cannot read {what}: {error}");
-    let pem =
-        std::fs::read(&files.certificate).map_err(|e| unreadable(&certificate.to_string(), e))?;
-    let chain: Vec<_> = CertificateDer::pem_slice_iter(&pem)
-        .collect::<Result<_, _>>()
-        .map_err(|_| format!("{certificate} is not PEM"))?;
-    let Some(own) = chain.first().cloned() else {
-        return Err(format!("there is no certificate in PEM in {certificate}"));
-    };
-    if is_open(&files.key).map_err(|e| unreadable(&key.to_string(), e))? {
+    let chain: Vec<CertificateDer<'static>> = all(&files.certificate, "certificate")?;
+    if is_open(&files.key).map_err(|error| unreadable(&files.key, &error))? {
         return Err(format!(
             "{key} can be read by others, or is another user's: chmod 600, or 640 if it is root's"
         ));
     }
-    let pem = std::fs::read(&files.key).map_err(|e| unreadable(&key.to_string(), e))?;
-    let private = PrivateKeyDer::from_pem_slice(&pem)
+    let private = PrivateKeyDer::from_pem_slice(&content(&files.key)?)
         .map_err(|_| format!("there is no private key in PEM in {key}"))?;
-    let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?
-        .with_no_client_auth()
-        .with_single_cert(chain, private);
-    let mut config = config.map_err(|error| format!("{certificate} and {key}: {error}"))?;
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(Certificate { config: Arc::new(config), own })
+    let own = CertifiedKey::from_der(chain, private, &default_provider());
+    own.map(Arc::new).map_err(|error| format!("{certificate} and {key}: {error}"))
+}
+
+/// What clients' certificates are checked by, if they are asked for one.
+fn clients(files: &TlsFiles) -> Result<Option<Arc<Verifier>>, String> {
+    let provider = Arc::new(default_provider());
+    let clients = files.clients.as_ref().map(|files| Verifier::new(files, &provider).map(Arc::new));
+    clients.transpose()
+}
+
+/// All of this kind that is in a file, which has to be something.
+fn all<T: PemObject>(path: &Path, what: &str) -> Result<Vec<T>, String> {
+    let shown = path.display();
+    let all: Result<Vec<T>, _> = T::pem_slice_iter(&content(path)?).collect();
+    let all = all.map_err(|_| format!("{shown} is not PEM"))?;
+    if all.is_empty() {
+        return Err(format!("there is no {what} in PEM in {shown}"));
+    }
+    Ok(all)
+}
+
+fn content(path: &Path) -> Result<Vec<u8>, String> {
+    std::fs::read(path).map_err(|error| unreadable(path, &error))
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> String {
+    format!("cannot read {}: {error}", path.display())
 }
 
 /// Whether others may read this key than its owner, us or root, and a group of root's.

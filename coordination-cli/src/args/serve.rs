@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::Listen;
 use super::values::{duration, listen};
@@ -33,7 +33,7 @@ pub(crate) struct Serve {
     /// A name by which clients may call us, besides localhost and the addresses
     #[arg(long, value_name = "NAME")]
     pub(crate) host: Vec<String>,
-    /// The file with tokens, which only we may read; without one everybody who reaches us may hold locks
+    /// The file with tokens and with the names in clients' certificates, which only we may read; without one everybody who reaches us may hold locks
     #[arg(long, value_name = "FILE")]
     pub(crate) tokens: Option<PathBuf>,
     /// Encrypt with this certificate, in PEM, followed by those of its authorities; also read again at SIGHUP
@@ -42,6 +42,15 @@ pub(crate) struct Serve {
     /// Its private key, in PEM, which only we may read
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub(crate) tls_key: Option<PathBuf>,
+    /// Ask clients for a certificate that one of these authorities has signed, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) client_ca: Option<PathBuf>,
+    /// Whether a client that shows no certificate is refused [default: required]
+    #[arg(long, value_enum, value_name = "WHETHER", requires = "client_ca")]
+    pub(crate) client_auth: Option<ClientAuth>,
+    /// Refuse certificates that are in these lists of revoked ones, in PEM: one list of each authority
+    #[arg(long, value_name = "FILE", requires = "client_ca")]
+    pub(crate) client_crl: Option<PathBuf>,
     /// Listen where others can reach us though there are no tokens
     #[arg(long)]
     pub(crate) allow_anonymous: bool,
@@ -66,4 +75,11 @@ pub(crate) struct Serve {
     /// What the new token may hold: a prefix that ends in /, a name, or *
     #[arg(long = "use", value_name = "SPACE", requires = "make_token")]
     pub(crate) uses: Vec<String>,
+}
+
+/// Whether clients have to show a certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ClientAuth {
+    Required,
+    Optional,
 }

@@ -22,7 +22,7 @@ pub(crate) async fn instance_with(settings: Settings, cover: Cover) -> (Shared, 
 }
 
 async fn instance_at(settings: Settings, cover: Cover, url: &str) -> (Shared, Coordinator) {
-    let auth = Auth::new(None).expect("there is no file to read");
+    let auth = Auth::new(None, false).expect("there is no file to read");
     let settings = Settings { access_log: false, ..settings };
     let service = Service::new(settings, cover, "memory".to_owned(), auth, None);
     let mut config = Config::default();

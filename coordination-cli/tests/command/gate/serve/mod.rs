@@ -1,5 +1,6 @@
 //! `coordination serve`: real processes, real HTTP, on a directory and on a server.
 
+mod certificates;
 mod chaos;
 mod each;
 mod examples;

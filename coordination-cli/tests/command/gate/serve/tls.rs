@@ -11,7 +11,7 @@ use coordination_tests::harness::{Certificates, Identity, rerun_if_starved, wait
 use rustix::process::Signal;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use crate::http::{Answer, Service, answered, ask, raw};
@@ -20,8 +20,8 @@ use crate::{LONG, Store, output, stderr};
 const HANDSHAKES: &str = "coordination_tls_handshake_failures_total ";
 const FAILURES: &str = "coordination_reload_failures_total ";
 
-/// A client that trusts this authority.
-fn trusting(authority: &Path) -> Arc<ClientConfig> {
+/// A client that trusts this authority, and shows this certificate, if it is asked for one.
+pub(super) fn trusting(authority: &Path, shown: Option<&Identity>) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     let certificate = CertificateDer::from_pem_file(authority).expect("it was made");
     roots.add(certificate).expect("it is an authority's");
@@ -29,7 +29,33 @@ fn trusting(authority: &Path) -> Arc<ClientConfig> {
         .with_safe_default_protocol_versions()
         .expect("the provider has them")
         .with_root_certificates(roots);
-    Arc::new(config.with_no_client_auth())
+    let Some(shown) = shown else { return Arc::new(config.with_no_client_auth()) };
+    let own = CertificateDer::from_pem_file(&shown.certificate).expect("it was made");
+    let key = PrivateKeyDer::from_pem_file(&shown.key).expect("it was made");
+    Arc::new(config.with_client_auth_cert(vec![own], key).expect("they belong together"))
+}
+
+/// A connection to who is called so, by a client that shows this certificate.
+pub(super) fn connected(
+    at: &str,
+    authority: &Path,
+    shown: Option<&Identity>,
+    name: &'static str,
+) -> std::io::Result<StreamOwned<ClientConnection, TcpStream>> {
+    connected_by(at, trusting(authority, shown), name)
+}
+
+/// The same by a client that may know a session of before.
+pub(super) fn connected_by(
+    at: &str,
+    client: Arc<ClientConfig>,
+    name: &'static str,
+) -> std::io::Result<StreamOwned<ClientConnection, TcpStream>> {
+    let name = ServerName::try_from(name).expect("a name");
+    let client = ClientConnection::new(client, name);
+    let stream = TcpStream::connect(at)?;
+    stream.set_read_timeout(Some(LONG))?;
+    Ok(StreamOwned::new(client.map_err(std::io::Error::other)?, stream))
 }
 
 /// The answer to a request of who calls the service by this name; an error if the connection is not encrypted as it should be.
@@ -40,12 +66,7 @@ fn asked(
     method: &str,
     path: &str,
 ) -> std::io::Result<Answer> {
-    let name_of = ServerName::try_from(name).expect("a name");
-    let client =
-        ClientConnection::new(trusting(authority), name_of).map_err(std::io::Error::other)?;
-    let stream = TcpStream::connect(at)?;
-    stream.set_read_timeout(Some(LONG))?;
-    let mut stream = StreamOwned::new(client, stream);
+    let mut stream = connected(at, authority, None, name)?;
     let head = "Connection: close\r\nX-Project-Id: p\r\nContent-Length: 0\r\n";
     write!(stream, "{method} {path} HTTP/1.1\r\nHost: {name}\r\n{head}\r\n")?;
     let mut bytes = Vec::new();
@@ -54,7 +75,7 @@ fn asked(
 }
 
 /// The options for this certificate, whose key is made ours alone.
-fn options(identity: &Identity) -> String {
+pub(super) fn options(identity: &Identity) -> String {
     close(&identity.key);
     format!("--tls-cert {} --tls-key {}", identity.certificate.display(), identity.key.display())
 }
@@ -137,9 +158,7 @@ fn h9_a_certificates_names_are_the_services() {
 
 /// The answer to who connects to localhost, and says another `Host`.
 fn asked_as(at: &str, authority: &Path, host: &str) -> Answer {
-    let name = ServerName::try_from("localhost").expect("a name");
-    let client = ClientConnection::new(trusting(authority), name).expect("a configuration");
-    let mut stream = StreamOwned::new(client, TcpStream::connect(at).expect("it listens"));
+    let mut stream = connected(at, authority, None, "localhost").expect("it listens");
     let head = format!("GET /v1/info HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     stream.write_all(head.as_bytes()).expect("it reads");
     let mut bytes = Vec::new();

@@ -1,0 +1,244 @@
+//! Certificates of clients: whoever shows one that is accepted is the principal with its name.
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use coordination::blocking;
+use coordination_tests::harness::{Certificates, Identity, rerun_if_starved, wait_until};
+use rustix::process::Signal;
+use rustls::HandshakeKind;
+
+use super::safety::{made, tokens};
+use super::tls::{connected, connected_by, options, trusting};
+use crate::http::{Answer, Service, answered};
+use crate::{LONG, Store, output, stderr};
+
+/// A year in which nobody will run this.
+const FAR: i32 = 2200;
+const BILLING: &str = "uri:spiffe://example/billing";
+const BOSS: &str = "uri:spiffe://example/boss";
+
+/// An entry of the file of tokens.
+fn entry(name: &str, san: &str, right: &str) -> String {
+    format!("[[certificate]]\nname = \"{name}\"\nsan = \"{san}\"\n{right}\n")
+}
+
+/// The file of tokens with these lines.
+fn known(store: &Store, lines: &str) -> PathBuf {
+    tokens(store, &[(String::new(), lines.to_owned())])
+}
+
+/// Clients of one service, which trust the same authority as it does.
+struct Clients<'a> {
+    at: &'a str,
+    authority: &'a Path,
+}
+
+impl Clients<'_> {
+    /// The answer to who shows this certificate, and sends this header; an error if that one is not let in.
+    fn asked(
+        &self,
+        shown: Option<&Identity>,
+        header: &str,
+        method: &str,
+        path: &str,
+    ) -> std::io::Result<Answer> {
+        let mut stream = connected(self.at, self.authority, shown, "localhost")?;
+        let head = "Host: localhost\r\nConnection: close\r\nContent-Length: 0\r\n";
+        write!(stream, "{method} {path} HTTP/1.1\r\n{head}{header}\r\n")?;
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes)?;
+        Ok(answered(&bytes))
+    }
+
+    /// The same of who is let in.
+    fn ask(&self, shown: &Identity, method: &str, path: &str) -> Answer {
+        self.asked(Some(shown), "", method, path).expect("the certificate is accepted")
+    }
+
+    fn is_let_in(&self, shown: Option<&Identity>) -> bool {
+        self.asked(shown, "", "GET", "/livez").is_ok_and(|answer| answer.status == 200)
+    }
+}
+
+/// H9: no certificate and that of another authority are refused, a good one has the rights of its name, and one that was revoked is
+/// refused once the list was read again, on connections that are open as well.
+#[test]
+fn h9_a_clients_certificate_says_who_it_is() {
+    rerun_if_starved(|| {
+        let (store, certificates) = (Store::file(), Certificates::new());
+        let [billing, boss, nobody] = [(1_001, BILLING), (1_002, BOSS), (1_003, "uri:urn:x")]
+            .map(|(serial, san)| certificates.client_named(serial, &san[4..]));
+        let lines = [
+            entry("billing", BILLING, "use = [\"build/\"]"),
+            entry("boss", BOSS, "admin = [\"*\"]"),
+        ];
+        let file = known(&store, &lines.concat());
+        let (ca, list) = (certificates.authority.display(), certificates.revoked(&[999], FAR));
+        let words = format!(
+            "{} --client-ca {ca} --client-crl {} --tokens {}",
+            options(&certificates.server),
+            list.display(),
+            file.display()
+        );
+        let service = Service::begin(&store, &words);
+        let clients = Clients { at: &service.native, authority: &certificates.authority };
+        let is_ready = || {
+            clients
+                .asked(Some(&boss), "", "GET", "/readyz")
+                .is_ok_and(|answer| answer.status == 200)
+        };
+        assert!(wait_until(LONG, is_ready), "{}", service.written());
+
+        assert!(!clients.is_let_in(None), "it shows none");
+        assert!(!clients.is_let_in(Some(&certificates.other_client)), "of another authority");
+        let told = clients.ask(&nobody, "GET", "/v1/info");
+        assert_eq!((told.status, told.code().as_str()), (401, "unauthenticated"), "{told:?}");
+        let told = clients.ask(&billing, "GET", "/v1/info");
+        assert_eq!(told.json()["principal"], "billing", "{told:?}");
+        for (who, method, path, status) in [
+            (&billing, "POST", "/v1/locks/build/x", 201),
+            (&billing, "POST", "/v1/locks/other", 403),
+            (&billing, "DELETE", "/v1/locks/build/x?fence=9999", 403),
+            (&boss, "DELETE", "/v1/locks/build/x?fence=9999", 409),
+            (&boss, "POST", "/v1/locks/other", 201),
+        ] {
+            let answer = clients.ask(who, method, path);
+            assert_eq!(answer.status, status, "{method} {path}: {answer:?}");
+        }
+
+        // One that waits while it is revoked.
+        let coordinator = blocking::Coordinator::connect(&store.url).expect("it is there");
+        let lock = coordinator.lock("build/y").expect("a name");
+        let _held = lock.acquire(None).expect("it is free");
+        let mut waiting =
+            connected(&service.native, &certificates.authority, Some(&billing), "localhost")
+                .expect("it listens");
+        let body = r#"{"wait_ms":3600000}"#;
+        let head = format!("Host: localhost\r\nContent-Length: {}\r\n", body.len());
+        write!(waiting, "POST /v1/locks/build/y HTTP/1.1\r\n{head}\r\n{body}").expect("it reads");
+        let entries = || {
+            let told = clients.ask(&boss, "GET", "/v1/locks/build/y").json();
+            told["entries"].as_array().map_or(0, Vec::len)
+        };
+        assert!(wait_until(LONG, || entries() == 2), "it does not wait: {}", entries());
+        // What is wrong with the service's own key keeps nobody in.
+        std::fs::set_permissions(&certificates.server.key, PermissionsExt::from_mode(0o644))
+            .expect("it is ours");
+        certificates.revoked(&[999, 1_001], FAR);
+        service.process.signal(Signal::HUP);
+        assert!(wait_until(LONG, || !clients.is_let_in(Some(&billing))), "{}", service.written());
+        assert!(clients.is_let_in(Some(&boss)), "another one was revoked");
+        let mut bytes = Vec::new();
+        let ended = waiting.read_to_end(&mut bytes).map_err(|error| error.kind());
+        let is_open = matches!(ended, Err(ErrorKind::WouldBlock | ErrorKind::TimedOut));
+        assert!(!is_open && bytes.is_empty(), "{ended:?} {}", String::from_utf8_lossy(&bytes));
+        assert!(wait_until(LONG, || entries() == 1), "it still waits");
+
+        // A list that is out of date lets nobody in.
+        certificates.revoked(&[999], 2021);
+        service.process.signal(Signal::HUP);
+        let mut written = String::new();
+        let is_told = || {
+            let is_let_in = clients.is_let_in(Some(&boss));
+            written.push_str(&service.written());
+            !is_let_in && written.contains("out of date")
+        };
+        assert!(wait_until(LONG, is_told), "{written}");
+    });
+}
+
+/// H9: where a certificate is optional, whoever shows none is asked for a token.
+#[test]
+fn h9_a_certificate_may_be_optional() {
+    rerun_if_starved(|| {
+        let (store, certificates) = (Store::file(), Certificates::new());
+        let billing = certificates.client_named(1, &BILLING[4..]);
+        let (token, lines) = made(&store, "ci", "*", "use");
+        let file = known(&store, &(lines + &entry("billing", BILLING, "use = [\"*\"]")));
+        let words = format!(
+            "{} --client-ca {} --client-auth optional --tokens {}",
+            options(&certificates.server),
+            certificates.authority.display(),
+            file.display()
+        );
+        let service = Service::begin(&store, &words);
+        let clients = Clients { at: &service.native, authority: &certificates.authority };
+        let principal = |shown: Option<&Identity>, header: &str| {
+            let told = clients.asked(shown, header, "GET", "/v1/info").expect("it is let in");
+            match told.status {
+                200 => told.json()["principal"].as_str().unwrap_or_default().to_owned(),
+                _ => told.code(),
+            }
+        };
+        let token = format!("Authorization: Bearer {token}\r\n");
+        assert_eq!(principal(None, ""), "unauthenticated");
+        assert_eq!(principal(None, &token), "ci");
+        assert_eq!(principal(Some(&billing), ""), "billing");
+        assert_eq!(principal(Some(&billing), &token), "ci", "a token goes first");
+        let other = Some(&certificates.other_client);
+        assert!(!clients.is_let_in(other), "one that is shown has to be right");
+        // Whoever could go on with a session of before would not be asked for its certificate again.
+        let client = trusting(&certificates.authority, Some(&billing));
+        for _ in 0..2 {
+            let mut stream = connected_by(&service.native, Arc::clone(&client), "localhost")
+                .expect("it listens");
+            let head = "GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+            stream.write_all(head.as_bytes()).expect("it reads");
+            stream.read_to_end(&mut Vec::new()).expect("it answers");
+            assert_ne!(stream.conn.handshake_kind(), Some(HandshakeKind::Resumed));
+        }
+    });
+}
+
+/// What is wrong with the files is said at the start.
+#[test]
+fn what_is_wrong_with_clients_certificates_is_said() {
+    let (store, certificates) = (Store::file(), Certificates::new());
+    let (encrypted, ca) = (options(&certificates.server), certificates.authority.display());
+    let text = store.path("text.pem");
+    std::fs::write(&text, "no PEM").expect("a file");
+    let text = text.display();
+    // As if a new list had been put after the one that it replaces, which would go on being used.
+    let lists = [&[1][..], &[1, 2]].map(|serials| {
+        std::fs::read_to_string(certificates.revoked(serials, FAR)).expect("it was made")
+    });
+    let both = store.path("both.pem");
+    std::fs::write(&both, lists.concat()).expect("a file");
+    let both = both.display();
+    let one = entry("billing", BILLING, "");
+    for (words, lines, why) in [
+        (format!("--client-ca {ca}"), "", "--tls-cert"),
+        (format!("{encrypted} --client-auth optional"), "", "--client-ca"),
+        (format!("{encrypted} --client-crl {text}"), "", "--client-ca"),
+        (format!("{encrypted} --client-ca {ca} --client-auth perhaps"), "", "required"),
+        (format!("{encrypted} --client-ca {text}"), "", "no certificate in PEM"),
+        (format!("{encrypted} --client-ca {text}.none"), "", "cannot read"),
+        (
+            format!("{encrypted} --client-ca {ca} --client-crl {text}"),
+            "",
+            "no list of revoked certificates in PEM",
+        ),
+        (
+            format!("{encrypted} --client-ca {ca} --client-crl {both}"),
+            "",
+            "two lists of one authority",
+        ),
+        (encrypted.clone(), &one[..], "--client-ca"),
+        (
+            format!("{encrypted} --client-ca {ca}"),
+            &entry("billing", "billing", "")[..],
+            "no certificate has the `san` billing",
+        ),
+        (format!("{encrypted} --client-ca {ca}"), &one.repeat(2)[..], "is there twice"),
+    ] {
+        let file = known(&store, lines);
+        let mut command = store.coordination(["serve", "--listen", "127.0.0.1:0"]);
+        command.args(words.split(' ')).arg("--tokens").arg(file);
+        let refused = output(&mut command);
+        assert_eq!(refused.status.code(), Some(64), "{why}: {}", stderr(&refused));
+        assert!(stderr(&refused).contains(why), "{why}: {}", stderr(&refused));
+    }
+}
