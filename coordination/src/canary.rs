@@ -60,7 +60,7 @@ canaries! {
     UnlinkOnRelease = "unlink-on-release",
     /// Waiters do not re-check, so a waiter that misses a notification waits for ever.
     NoRecheck = "no-recheck",
-    /// A waiter that is granted or gives up tells those of its session that rest behind it nothing.
+    /// A waiter that is granted or gives up stays in its line, so those of its session that rest behind it are told nothing.
     NextInLineNotTold = "next-in-line-not-told",
     /// A cancelled acquire of a semaphore keeps its permit.
     PermitLeaked = "permit-leaked",

@@ -87,12 +87,15 @@ impl InLine<'_> {
 
 impl Drop for InLine<'_> {
     fn drop(&mut self) {
+        if sings(Canary::NextInLineNotTold) {
+            return;
+        }
         let mut queues = self.line.queues();
         let Some(waiting) = queues.get_mut(self.queue) else { return };
         waiting.remove(&self.seq);
         if waiting.is_empty() {
             queues.remove(self.queue);
-        } else if !sings(Canary::NextInLineNotTold) {
+        } else {
             choose(waiting);
         }
     }
