@@ -149,35 +149,54 @@ mod tests {
     use crate::promise;
     use crate::settings::Cover;
 
+    const OURS: [u8; 4] = [127, 0, 0, 1];
+
+    /// A request of anybody at this address.
+    fn asked(service: &Shared, path: &str, address: [u8; 4]) -> Request {
+        let mut request = Request::new(Body::empty());
+        *request.uri_mut() = path.parse().expect("a path");
+        let who = service.auth.principal(&header::HeaderMap::new()).expect("anybody");
+        request.extensions_mut().insert(who);
+        request.extensions_mut().insert(Peer::Address((address, 1).into()));
+        request
+    }
+
+    /// The text of an answer.
+    async fn told(answer: Result<Response, Problem>) -> String {
+        let body = axum::body::to_bytes(answer.expect("answered").into_body(), 99).await;
+        String::from_utf8(body.expect("a body").into()).expect("text")
+    }
+
+    /// What is ours from now on.
+    async fn granted(service: &Shared) -> Arc<Hold> {
+        let request = asked(service, "/v1/acquire/x", OURS);
+        told(acquire(State(Arc::clone(service)), request).await).await;
+        service.holds.live().pop().expect("it is held")
+    }
+
+    /// What our heartbeat is answered.
+    async fn renewed(service: &Shared) -> String {
+        let request = asked(service, "/v1/heartbeat/x", OURS);
+        told(heartbeat(State(Arc::clone(service)), request).await).await
+    }
+
     /// A client that gives a lock up that was lost before has its promise taken back, but not that of another address.
     #[tokio::test]
     async fn who_gives_a_lost_lock_up_keeps_nobody_waiting() {
         let (service, other) = instance(Cover::Nothing).await;
-        let who = service.auth.principal(&header::HeaderMap::new()).expect("anybody");
-        let asked = |path: &str, address: [u8; 4]| {
-            let mut request = Request::new(Body::empty());
-            *request.uri_mut() = path.parse().expect("a path");
-            request.extensions_mut().insert(Arc::clone(&who));
-            request.extensions_mut().insert(Peer::Address((address, 1).into()));
-            request
-        };
-        let (ours, theirs) = ([127, 0, 0, 1], [127, 0, 0, 2]);
-        let granted = acquire(State(Arc::clone(&service)), asked("/v1/acquire/x", ours)).await;
-        let granted = granted.expect("it is free").into_body();
-        axum::body::to_bytes(granted, 99).await.expect("a body");
-        let hold = service.holds.live().pop().expect("it is held");
+        let theirs = [127, 0, 0, 2];
+        let hold = granted(&service).await;
         let lost = End::Lost(LossReason::ExpiredByServer);
         drop(service.holds.give_up(&hold, lost).await.expect("it was held"));
         let promise = promise::of(&other, &hold.name).expect("a name");
         let released = async |address| {
-            let request = asked("/v1/release/x", address);
-            let told = release(State(Arc::clone(&service)), request).await.expect("answered");
-            axum::body::to_bytes(told.into_body(), 99).await.expect("a body")
+            let request = asked(&service, "/v1/release/x", address);
+            told(release(State(Arc::clone(&service)), request).await).await
         };
         assert_eq!(released(theirs).await, r#"{"response":false}"#);
         assert!(service.holds.undeleted.is_empty());
         assert!(promise.read().await.expect("memory answers").is_some());
-        assert_eq!(released(ours).await, r#"{"response":false}"#);
+        assert_eq!(released(OURS).await, r#"{"response":false}"#);
         assert!(is_soon_gone(&promise).await);
     }
 
@@ -186,24 +205,13 @@ mod tests {
     #[tokio::test]
     async fn h2_the_whole_lease_is_promised() {
         let (service, other) = instance(Cover::Lease(Duration::from_secs(100))).await;
-        let asked = |path: &str| {
-            let mut request = Request::new(Body::empty());
-            *request.uri_mut() = path.parse().expect("a path");
-            let who = service.auth.principal(&header::HeaderMap::new()).expect("anybody");
-            request.extensions_mut().insert(who);
-            request.extensions_mut().insert(Peer::Address(([127, 0, 0, 1], 1).into()));
-            request
-        };
-        let granted = acquire(State(Arc::clone(&service)), asked("/v1/acquire/x")).await;
-        let granted = granted.expect("it is free").into_body();
-        axum::body::to_bytes(granted, 99).await.expect("a body");
-        let hold = service.holds.live().pop().expect("it is held");
+        let hold = granted(&service).await;
         let promise = promise::of(&other, &hold.name).expect("a name");
         let found = promise.read().await.expect("memory answers").expect("it is promised");
         assert!(found.value.is_of(hold.fence, service.settings.lockable_lease), "{found:?}");
-        let told = release(State(Arc::clone(&service)), asked("/v1/release/x")).await;
-        let told = axum::body::to_bytes(told.expect("answered").into_body(), 99).await;
-        assert_eq!(told.expect("a body"), r#"{"response":true}"#);
+        let request = asked(&service, "/v1/release/x", OURS);
+        let released = told(release(State(Arc::clone(&service)), request).await).await;
+        assert_eq!(released, r#"{"response":true}"#);
         assert!(promise.read().await.expect("memory answers").is_none());
     }
 
@@ -211,14 +219,6 @@ mod tests {
     #[tokio::test]
     async fn h2_a_lease_that_ends_after_one_heartbeat_is_counted() {
         let (service, _other) = instance(Cover::Any).await;
-        let asked = |path: &str| {
-            let mut request = Request::new(Body::empty());
-            *request.uri_mut() = path.parse().expect("a path");
-            let who = service.auth.principal(&header::HeaderMap::new()).expect("anybody");
-            request.extensions_mut().insert(who);
-            request.extensions_mut().insert(Peer::Address(([127, 0, 0, 1], 1).into()));
-            request
-        };
         let is_counted = |times: u32| {
             let series = format!("coordination_lockable_one_heartbeat_total {times}");
             metrics::text().lines().any(|line| line == series)
@@ -229,15 +229,10 @@ mod tests {
             (1, End::Expired, 1),
             (2, End::Expired, 1),
         ] {
-            let granted = acquire(State(Arc::clone(&service)), asked("/v1/acquire/x")).await;
-            let granted = granted.expect("it is free").into_body();
-            axum::body::to_bytes(granted, 99).await.expect("a body");
+            let hold = granted(&service).await;
             for _ in 0..heartbeats {
-                let told = heartbeat(State(Arc::clone(&service)), asked("/v1/heartbeat/x")).await;
-                let told = axum::body::to_bytes(told.expect("answered").into_body(), 99).await;
-                assert_eq!(told.expect("a body"), r#"{"response":true}"#);
+                assert_eq!(renewed(&service).await, r#"{"response":true}"#);
             }
-            let hold = service.holds.live().pop().expect("it is held");
             drop(service.holds.give_up(&hold, end).await.expect("it was held"));
             assert_eq!(is_counted(1), counted == 1, "{heartbeats} heartbeats, {end:?}");
         }
@@ -248,23 +243,11 @@ mod tests {
     #[tokio::test]
     async fn h10_nobody_is_told_of_a_renewal_that_does_not_take_place() {
         let (service, _other) = instance(Cover::Any).await;
-        let who = service.auth.principal(&header::HeaderMap::new()).expect("anybody");
-        let asked = |path: &str| {
-            let mut request = Request::new(Body::empty());
-            *request.uri_mut() = path.parse().expect("a path");
-            request.extensions_mut().insert(Arc::clone(&who));
-            request.extensions_mut().insert(Peer::Address(([127, 0, 0, 1], 1).into()));
-            request
-        };
-        let granted = acquire(State(Arc::clone(&service)), asked("/v1/acquire/x")).await;
-        let granted = granted.expect("it is free").into_body();
-        axum::body::to_bytes(granted, 99).await.expect("a body");
+        granted(&service).await;
         for (phase, expected) in [(Phase::Draining, true), (Phase::Ending, false)] {
             service.phase.send_replace(phase);
-            let told = heartbeat(State(Arc::clone(&service)), asked("/v1/heartbeat/x")).await;
-            let told = axum::body::to_bytes(told.expect("answered").into_body(), 99).await;
             let expected = json!({ "response": expected }).to_string();
-            assert_eq!(told.expect("a body"), expected, "{phase:?}");
+            assert_eq!(renewed(&service).await, expected, "{phase:?}");
         }
     }
 }

@@ -45,10 +45,8 @@ mod tests {
     async fn whoever_has_waited_in_vain_does_not_wait_for_a_store_that_has_fallen_silent()
     -> Result<(), Error> {
         let _run = Run::begin(1);
-        let traits =
-            Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
         for (after, is_short) in [(After::Wait, true), (After::Work, false)] {
-            let world = World::new(1, traits);
+            let world = World::new(1, Traits::SERVER);
             let settings = Coordinator::builder().ttl(Duration::from_secs(60));
             let coordinator = world.client(Clocks::default()).connect(settings.into()).await?;
             world.set_weather(Weather { lost_request: 1_000_000, ..Weather::calm() });

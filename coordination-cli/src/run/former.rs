@@ -181,9 +181,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_store_that_answers_the_next_heartbeat_is_within_reach() -> Result<(), Error> {
         let _run = Run::begin(1);
-        let traits =
-            Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
-        let world = World::new(1, traits);
+        let world = World::new(1, Traits::SERVER);
         let settings = Coordinator::builder().ttl(Duration::from_secs(60));
         let coordinator = world.client(Clocks::default()).connect(settings.into()).await?;
         let falls_silent = async || {

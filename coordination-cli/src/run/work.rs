@@ -216,9 +216,7 @@ mod tests {
         use coordination::NewItem;
         use coordination::simulation::{Clocks, Run, Traits, Weather, World};
         let _run = Run::begin(1);
-        let traits =
-            Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
-        let world = World::new(1, traits);
+        let world = World::new(1, Traits::SERVER);
         let settings = Coordinator::builder().ttl(Duration::from_secs(60));
         let coordinator = world.client(Clocks::default()).connect(settings.into()).await?;
         let (queue, value) = (coordinator.queue("jobs")?, coordinator.value::<u32>("other")?);

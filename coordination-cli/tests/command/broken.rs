@@ -79,6 +79,15 @@ impl<'a> Holder<'a> {
     }
 }
 
+/// Checks a holder of each kind, one after the other, whose lease does not end meanwhile.
+fn of_each_kind<S: Server>(check: impl Fn(&Store, Holder<'_>)) {
+    let server = S::set_up(&Setup::of(1));
+    let store = Store::at(url(&server, &server.authority(), ENDLESS));
+    for kind in KINDS {
+        check(&store, Holder::start(&store, &store.url, kind));
+    }
+}
+
 /// It waits for the command of the former holder.
 fn assert_waits(next: &mut Wrapper, log: &impl Fn() -> String) {
     let is_told = || log().contains("waiting for the former command under ");
@@ -158,10 +167,7 @@ fn goes_on(store: &Store) {
 
 /// One who asks for that does not wait, and leaves the wait to those who follow.
 pub(crate) fn next_is_hasty<S: Server>() {
-    let server = S::set_up(&Setup::of(1));
-    let store = Store::at(url(&server, &server.authority(), ENDLESS));
-    for kind in KINDS {
-        let mut holder = Holder::start(&store, &store.url, kind);
+    of_each_kind::<S>(|_, mut holder| {
         holder.wrapper.signal(Signal::STOP);
         holder.is_broken();
         let (mut hasty, log) = holder.next(&["--settle", "0"]);
@@ -171,34 +177,28 @@ pub(crate) fn next_is_hasty<S: Server>() {
         holder.wrapper.signal(Signal::CONT);
         assert_eq!(holder.wrapper.code(), Some(70), "{}", holder.recipe);
         assert_eq!(next.code(), Some(0), "{}", log());
-    }
+    });
 }
 
 /// Nobody waits for its command, which never began.
 pub(crate) fn next_is_broken_too<S: Server>() {
-    let server = S::set_up(&Setup::of(1));
-    let store = Store::at(url(&server, &server.authority(), ENDLESS));
-    for kind in KINDS {
-        let mut holder = Holder::start(&store, &store.url, kind);
+    of_each_kind::<S>(|store, mut holder| {
         holder.wrapper.signal(Signal::STOP);
         holder.is_broken();
         let (mut next, log) = holder.next(&[]);
         assert_waits(&mut next, &log);
         holder.is_broken();
         assert_eq!(next.code(), Some(70), "{}", log());
-        assert_eq!(marks(&store), 1, "{}: of the one that stands still", holder.recipe);
+        assert_eq!(marks(store), 1, "{}: of the one that stands still", holder.recipe);
         holder.wrapper.signal(Signal::CONT);
         assert_eq!(holder.wrapper.code(), Some(70), "{}", holder.recipe);
-        assert_eq!(marks(&store), 0, "{}", holder.recipe);
-    }
+        assert_eq!(marks(store), 0, "{}", holder.recipe);
+    });
 }
 
 /// Its host is down, as the operator knows and the store does not: nobody waits for the lease.
 pub(crate) fn holder_has_ended<S: Server>() {
-    let server = S::set_up(&Setup::of(1));
-    let store = Store::at(url(&server, &server.authority(), ENDLESS));
-    for kind in KINDS {
-        let holder = Holder::start(&store, &store.url, kind);
+    of_each_kind::<S>(|store, holder| {
         holder.wrapper.signal(Signal::KILL);
         let alive = store.path(&format!("alive-{}", holder.recipe)).display().to_string();
         let is_free = || {
@@ -209,8 +209,8 @@ pub(crate) fn holder_has_ended<S: Server>() {
         let said = holder.is_broken_with(&["--ended"]);
         assert!(said.contains("nobody waits"), "{said}");
         assert_kept_apart(vec![holder.next(&[])]);
-        assert_eq!(marks(&store), 0, "{}", holder.recipe);
-    }
+        assert_eq!(marks(store), 0, "{}", holder.recipe);
+    });
 }
 
 /// Of one that waits no command runs, nor of one of which the operator says so.

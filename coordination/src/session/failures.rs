@@ -159,9 +159,7 @@ mod taken {
     async fn a_member_id_that_another_has_is_warned_of_once() {
         let warnings = Warnings::begin();
         let _run = Run::begin(1);
-        let traits =
-            Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
-        let world = World::new(1, traits);
+        let world = World::new(1, Traits::SERVER);
         let [one, other] = [(); 2].map(|()| world.client(Clocks::default()));
         let member_id = Some("host-1".to_owned());
         let config = Config { ttl: Some(TTL), member_id, ..Config::default() };

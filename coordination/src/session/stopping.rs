@@ -161,9 +161,7 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3_600);
 
     fn world(seed: u64) -> World {
-        let traits =
-            Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
-        World::new(seed, traits)
+        World::new(seed, Traits::SERVER)
     }
 
     fn config() -> Config {

@@ -71,9 +71,7 @@ impl World {
     ///
     /// Those of [`Coordinator::connect`].
     pub async fn with_one_client(ttl: Duration) -> Result<(Self, Arc<Client>, Coordinator)> {
-        let traits =
-            Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
-        let world = Self::new(1, traits);
+        let world = Self::new(1, Traits::SERVER);
         let client = world.client(Clocks::default());
         let config = Config { ttl: Some(ttl), ..Config::default() };
         let coordinator = client.connect(config).await?;

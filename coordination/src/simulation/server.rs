@@ -31,6 +31,12 @@ pub struct Traits {
     pub renews_on_restart: bool,
 }
 
+impl Traits {
+    /// One with all that a server of today has.
+    pub const SERVER: Self =
+        Self { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
+}
+
 /// How the network behaves. Chances are in millionths, for each call.
 #[derive(Clone, Debug)]
 pub struct Weather {

@@ -82,9 +82,7 @@ impl Proxy for Simulated {
 /// Like [`run`].
 pub async fn simulated(name: &str, mistake: Option<Mistake>) -> Result<()> {
     let _run = Run::begin(SEED);
-    let traits =
-        Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
-    let world = World::new(SEED, traits);
+    let world = World::new(SEED, Traits::SERVER);
     let (by_proxy, direct) = (world.client(Clocks::default()), world.client(Clocks::default()));
     run(name, &Simulated { world, by_proxy, direct }, mistake).await
 }

@@ -275,9 +275,7 @@ mod tests {
     }
 
     async fn two_for(ttl: Duration) -> (World, [(Coordinator, std::sync::Arc<Client>); 2]) {
-        let traits =
-            Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
-        let world = World::new(1, traits);
+        let world = World::new(1, Traits::SERVER);
         let connect = async || {
             let config = Config { ttl: Some(ttl), ..Config::default() };
             let client = world.client(Clocks::default());

@@ -183,9 +183,7 @@ async fn many_calls_of_one_process_do_not_make_each_other_start_again() {
 
     const CALLS: u32 = 100;
     let _run = Run::begin(1);
-    let traits =
-        Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
-    let world = World::new(1, traits);
+    let world = World::new(1, Traits::SERVER);
     world.set_weather(Weather { delay: 1..=1, ..Weather::calm() });
     let client = world.client(Clocks::default());
     let coordinator = client.connect(Config::default()).await.expect("the store is there");

@@ -43,9 +43,7 @@ async fn a_restored_value_is_told_though_it_could_not_be_read_at_first() {
 
     const TTL: Duration = Duration::from_secs(30);
     let _run = Run::begin(1);
-    let traits =
-        Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
-    let world = World::new(1, traits);
+    let world = World::new(1, Traits::SERVER);
     let config = Config { ttl: Some(TTL), ..Config::default() };
     let coordinator = world.client(Clocks::default()).connect(config).await.expect("it is there");
     let limit = coordinator.value::<u32>("limit").expect("a good name");

@@ -162,9 +162,7 @@ where
     W: Future<Output = Result<()>> + Send + 'static,
 {
     let _run = Run::begin(down_after);
-    let traits =
-        Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
-    let world = World::new(down_after, traits);
+    let world = World::new(down_after, Traits::SERVER);
     let client = world.client(Clocks::default());
     let (one, other) = (connect(&client, outage.lease).await, connect(&client, outage.lease).await);
     world.set_weather(Weather { delay: WAY..=WAY, ..Weather::calm() });

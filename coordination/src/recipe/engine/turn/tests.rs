@@ -13,9 +13,7 @@ const TTL: Duration = Duration::from_secs(1);
 
 /// A world, and two clients of it with this lease.
 async fn two(ttl: Duration) -> (World, [Coordinator; 2]) {
-    let traits =
-        Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
-    let world = World::new(1, traits);
+    let world = World::new(1, Traits::SERVER);
     let connect = async || {
         let config = Config { ttl: Some(ttl), ..Config::default() };
         let client = world.client(Clocks::default());
@@ -139,9 +137,7 @@ async fn what_was_in_the_way_before_a_loss_is_not_in_the_way_after_it() {
 #[tokio::test(start_paused = true)]
 async fn the_end_of_the_time_takes_nothing_from_what_the_store_said() {
     let _run = Run::begin(1);
-    let traits =
-        Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
-    let world = World::new(1, traits);
+    let world = World::new(1, Traits::SERVER);
     world.set_quarantined(true);
     let client = world.client(Clocks::default());
     let config = Config { ttl: Some(TTL), ..Config::default() };

@@ -248,9 +248,7 @@ fn an_item_is_waited_for_where_no_runtime_has_timers() -> Result<()> {
 async fn a_write_in_doubt_is_never_said_to_have_no_effect() -> Result<()> {
     use crate::error::ErrorKind;
     let _run = Run::begin(1);
-    let traits =
-        Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
-    let world = World::new(1, traits);
+    let world = World::new(1, Traits::SERVER);
     let client = world.client(Clocks::default());
     let queue = client.connect(crate::Config::default()).await?.queue("jobs")?;
     queue.post(&[NewItem::new("a")]).await?;
@@ -344,9 +342,7 @@ async fn a_long_call_lets_others_of_its_process_in_between() -> Result<()> {
 async fn those_who_wait_share_what_one_of_them_has_seen() -> Result<()> {
     const WAITERS: usize = 50;
     let _run = Run::begin(1);
-    let traits =
-        Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
-    let world = World::new(1, traits);
+    let world = World::new(1, Traits::SERVER);
     let client = world.client(Clocks::default());
     let queue = client.connect(crate::Config::default()).await?.queue("jobs")?;
     queue.post(&[NewItem::new("own")]).await?;
@@ -379,9 +375,7 @@ async fn those_who_wait_share_what_one_of_them_has_seen() -> Result<()> {
 async fn all_who_wait_are_told_of_an_outage_together() -> Result<()> {
     use crate::error::ErrorKind;
     let _run = Run::begin(1);
-    let traits =
-        Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
-    let world = World::new(1, traits);
+    let world = World::new(1, Traits::SERVER);
     let client = world.client(Clocks::default());
     let queue = client.connect(crate::Config::default()).await?.queue("jobs")?;
     let item = queue.post(&[NewItem::new("a")]).await?[0];

@@ -18,9 +18,7 @@ pub(crate) fn in_a_world(work: impl AsyncFnOnce(&World, &Arc<Client>, Coordinato
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.expect("a runtime can be made").block_on(async {
         let _run = Run::begin(1);
-        let traits =
-            Traits { is_remote: true, has_clock: true, watches: true, renews_on_restart: false };
-        let world = World::new(1, traits);
+        let world = World::new(1, Traits::SERVER);
         let (client, second) = (world.client(Clocks::default()), world.client(Clocks::default()));
         let config = || Coordinator::builder().ttl(TTL).into();
         let one = client.connect(config()).await.expect("the store is there");
