@@ -194,6 +194,30 @@ BEGIN
   END IF;
 END
 //
+-- Has all leases in a queue begin anew that last too long: if each of many dead clients stood in the way before its lease began anew, the
+-- last one would be gone only after as many leases. Called when the step's own transaction has ended: the step may have waited for the
+-- row of its own session, and must not have those of others locked meanwhile. This transaction waits for nothing.
+CREATE PROCEDURE coordination_shorten_all(of_queue BIGINT) SQL SECURITY INVOKER
+BEGIN
+  DECLARE its_session VARBINARY(16);
+  DECLARE at_seq BIGINT DEFAULT -1;
+  DECLARE turn INT DEFAULT 0;
+  -- What the step was called for is done. So the client must not be told an error that has nothing to do with it.
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION ROLLBACK;
+  START TRANSACTION;
+  shortening: WHILE turn < 200 DO
+    SET turn = turn + 1, its_session = NULL;
+    SELECT e.session, e.seq INTO its_session, at_seq
+      FROM coordination_entries e FORCE INDEX (PRIMARY) JOIN coordination_sessions s ON s.id = e.session
+      WHERE e.queue = of_queue AND e.seq > at_seq AND s.expires > {now} + s.lease ORDER BY e.seq LIMIT 1;
+    IF its_session IS NULL THEN
+      LEAVE shortening;
+    END IF;
+    CALL coordination_shorten(its_session);
+  END WHILE;
+  COMMIT;
+END
+//
 -- Ends a session if its time has passed. FALSE: it is alive, or another step has locked its row, and so may be extending or
 -- ending it.
 CREATE PROCEDURE coordination_end_if_expired(of_session VARBINARY(16), OUT is_over BOOLEAN) SQL SECURITY INVOKER
@@ -330,10 +354,11 @@ END
 -- Finds the newest entry with a smaller number that blocks an entry of this mode: `its_before` is its number, NULL if there is
 -- none, and `its_remaining` is for how long its lease still lasts. If the queue is locked, entries of sessions that are over
 -- are removed on the way. If it is not, such an entry may be returned, with an `its_remaining` of 0; also one whose lease lasts too
--- long.
+-- long. `is_too_long`: the lease lasts too long, so the caller calls `coordination_shorten_all` when its transaction has ended.
 CREATE PROCEDURE coordination_standing(
   of_queue BIGINT, of_seq BIGINT, is_shared BOOLEAN, is_locked BOOLEAN,
-  OUT its_blocker VARBINARY(64), OUT its_before BIGINT, OUT its_remaining BIGINT, OUT its_text LONGBLOB
+  OUT its_blocker VARBINARY(64), OUT its_before BIGINT, OUT its_remaining BIGINT, OUT its_text LONGBLOB,
+  OUT is_too_long BOOLEAN
 ) SQL SECURITY INVOKER
 BEGIN
   DECLARE its_session VARBINARY(16);
@@ -342,7 +367,7 @@ BEGIN
   DECLARE budget INT DEFAULT 300;
   SELECT q.first INTO its_first FROM coordination_queues q WHERE q.id = of_queue;
   standing: LOOP
-    SET its_before = NULL, its_nearest = NULL;
+    SET its_before = NULL, its_nearest = NULL, is_too_long = FALSE;
     -- First finds out whether there is any entry with a smaller number, by reading forward from `first`. If there is none,
     -- reading back from `of_seq` could pass all removed entries that are still in the index.
     SELECT e.seq INTO its_nearest FROM coordination_entries e FORCE INDEX (PRIMARY)
@@ -362,10 +387,7 @@ BEGIN
         WHERE e.queue = of_queue AND e.seq >= its_first AND e.seq < of_seq ORDER BY e.seq DESC LIMIT 1;
     END IF;
     IF its_before IS NOT NULL AND its_remaining > its_lease THEN
-      IF is_locked THEN
-        CALL coordination_shorten(its_session);
-      END IF;
-      SET its_remaining = IF(is_locked, its_lease, 0);
+      SET is_too_long = TRUE, its_remaining = IF(is_locked, its_lease, 0);
     END IF;
     IF its_before IS NULL OR its_remaining > 0 OR NOT is_locked OR budget = 0 THEN
       LEAVE standing;
@@ -390,6 +412,7 @@ BEGIN
   DECLARE its_queue, its_last, its_seq, its_before, its_remaining BIGINT;
   DECLARE its_blocker VARBINARY(64);
   DECLARE its_text LONGBLOB;
+  DECLARE is_too_long BOOLEAN;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
   ROLLBACK;
   START TRANSACTION;
@@ -400,7 +423,8 @@ BEGIN
     INSERT INTO coordination_entries (queue, seq, id, session, shared, generation, text)
       VALUES (its_queue, its_seq, of_id, of_session, is_shared, of_generation, of_text);
   END IF;
-  CALL coordination_standing(its_queue, its_seq, is_shared, TRUE, its_blocker, its_before, its_remaining, its_text);
+  CALL coordination_standing(
+    its_queue, its_seq, is_shared, TRUE, its_blocker, its_before, its_remaining, its_text, is_too_long);
   IF its_seq > its_last THEN
     -- If this entry is exclusive and nothing is before it, there is nothing with a smaller number than its own. `first` says
     -- so to later steps, so that they do not look there.
@@ -413,6 +437,9 @@ BEGIN
     ROLLBACK;
   END IF;
   COMMIT;
+  IF is_too_long THEN
+    CALL coordination_shorten_all(its_queue);
+  END IF;
   SELECT its_status AS status, its_seq AS seq, its_blocker AS blocker, its_before AS before_seq,
     its_remaining AS remaining, its_text AS blocker_text;
 END
@@ -503,6 +530,7 @@ BEGIN
   DECLARE its_queue, its_last, its_before, its_remaining BIGINT;
   DECLARE its_blocker VARBINARY(64);
   DECLARE its_text LONGBLOB;
+  DECLARE is_too_long BOOLEAN;
   DECLARE turn INT DEFAULT 1;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
   ROLLBACK;
@@ -516,7 +544,8 @@ BEGIN
       SET its_status = 'gone';
       LEAVE positioning;
     END IF;
-    CALL coordination_standing(its_queue, of_seq, is_shared, turn = 2, its_blocker, its_before, its_remaining, its_text);
+    CALL coordination_standing(
+      its_queue, of_seq, is_shared, turn = 2, its_blocker, its_before, its_remaining, its_text, is_too_long);
     IF its_before IS NULL OR its_remaining > 0 OR turn = 2 THEN
       LEAVE positioning;
     END IF;
@@ -525,6 +554,9 @@ BEGIN
     CALL coordination_lock_queue(of_path, its_queue, its_last);
   END LOOP;
   COMMIT;
+  IF is_too_long THEN
+    CALL coordination_shorten_all(its_queue);
+  END IF;
   SELECT its_status AS status, of_seq AS seq, its_blocker AS blocker, its_before AS before_seq,
     its_remaining AS remaining, its_text AS blocker_text;
 END
@@ -741,7 +773,7 @@ BEGIN
   DECLARE its_value, its_text, its_data LONGBLOB;
   DECLARE its_blocker VARBINARY(64);
   DECLARE its_name, its_length VARBINARY(255);
-  DECLARE is_there BOOLEAN;
+  DECLARE is_there, is_too_long BOOLEAN;
   DECLARE nth INT DEFAULT 1;
   DECLARE place BIGINT DEFAULT 1;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
@@ -755,7 +787,8 @@ BEGIN
       LEAVE writing;
     END IF;
     IF if_empty THEN
-      CALL coordination_standing(its_queue, its_last + 1, FALSE, TRUE, its_blocker, its_before, its_remaining, its_text);
+      CALL coordination_standing(
+        its_queue, its_last + 1, FALSE, TRUE, its_blocker, its_before, its_remaining, its_text, is_too_long);
       IF its_before IS NOT NULL THEN
         LEAVE writing;
       END IF;
@@ -799,6 +832,9 @@ BEGIN
     SET its_status = admitted;
   END IF;
   COMMIT;
+  IF is_too_long THEN
+    CALL coordination_shorten_all(its_queue);
+  END IF;
   SELECT its_status AS status, its_version AS version, its_value AS value;
 END
 //

@@ -272,8 +272,9 @@ $f$;
 
 -- For how long the lease of a session still lasts; 0: it has run out, or there is no such session. If it would last for longer than
 -- the session has asked for, the server's clock was set back after the last heartbeat. Then the lease begins anew, as with a heartbeat
--- that comes just now, unless another step has locked the row.
-CREATE FUNCTION {schema}.remaining_of(of_session bytea) RETURNS bigint LANGUAGE plpgsql AS $f$
+-- that comes just now, unless another step has locked the row. So do all such leases in this queue (NULL: in none): if each of many
+-- dead clients stood in the way before its lease began anew, the last one would be gone only after as many leases.
+CREATE FUNCTION {schema}.remaining_of(of_session bytea, of_queue bigint) RETURNS bigint LANGUAGE plpgsql AS $f$
 DECLARE
   known record;
   now bigint;
@@ -282,9 +283,10 @@ BEGIN
   -- The clock is read after the row, and again under the row's lock: a heartbeat that came meanwhile must not be undone.
   now := {schema}.clock();
   IF known.expires > now + known.lease THEN
-    UPDATE {schema}.sessions SET expires = {schema}.clock() + lease WHERE id = (
-      SELECT id FROM {schema}.sessions
-        WHERE id = of_session AND expires > {schema}.clock() + lease FOR NO KEY UPDATE SKIP LOCKED);
+    UPDATE {schema}.sessions SET expires = {schema}.clock() + lease WHERE id IN (
+      SELECT s.id FROM {schema}.sessions s
+        WHERE (s.id = of_session OR s.id IN (SELECT e.session FROM {schema}.entries e WHERE e.queue = of_queue))
+          AND s.expires > {schema}.clock() + s.lease LIMIT 200 FOR NO KEY UPDATE SKIP LOCKED);
   END IF;
   RETURN greatest(least(coalesce(known.expires, 0) - now, known.lease), 0);
 END
@@ -302,7 +304,7 @@ BEGIN
   END IF;
   SELECT expires INTO known FROM {schema}.sessions WHERE id = of_session FOR UPDATE SKIP LOCKED;
   IF NOT FOUND OR known.expires > {schema}.clock() THEN
-    PERFORM {schema}.remaining_of(of_session);
+    PERFORM {schema}.remaining_of(of_session, NULL);
     RETURN false;
   END IF;
   PERFORM {schema}.end_session(of_session);
@@ -412,7 +414,7 @@ BEGIN
     IF NOT FOUND THEN
       RETURN;
     END IF;
-    remaining := {schema}.remaining_of(entry.session);
+    remaining := {schema}.remaining_of(entry.session, this_queue.id);
     IF remaining = 0 AND is_locked AND budget > 0 THEN
       budget := budget - 1;
       IF {schema}.end_if_expired(entry.session) THEN
@@ -575,13 +577,13 @@ BEGIN
   END IF;
   status := 'gone';
   FOR turn IN 1..2 LOOP
-    SELECT e.session, e.shared INTO entry
+    SELECT e.queue, e.session, e.shared INTO entry
       FROM {schema}.queues q JOIN {schema}.entries e ON e.queue = q.id
       WHERE q.path = of_path AND e.seq = of_seq;
     IF NOT FOUND OR entry.shared AND is_shared THEN
       RETURN;
     END IF;
-    remaining := {schema}.remaining_of(entry.session);
+    remaining := {schema}.remaining_of(entry.session, entry.queue);
     IF remaining > 0 THEN
       status := 'ok';
       RETURN;
@@ -608,9 +610,10 @@ BEGIN
   PERFORM {schema}.begin_step();
   PERFORM {schema}.hear(of_path);
   PERFORM {schema}.sweep(random() < 0.01);
-  PERFORM {schema}.remaining_of(s.id) FROM {schema}.sessions s
+  -- One call is for all of the queue.
+  PERFORM {schema}.remaining_of(s.id, q.id) FROM {schema}.sessions s
     JOIN {schema}.entries e ON e.session = s.id JOIN {schema}.queues q ON q.id = e.queue
-    WHERE s.expires > {schema}.clock() + s.lease AND e.seq >= q.first AND q.path = of_path;
+    WHERE s.expires > {schema}.clock() + s.lease AND e.seq >= q.first AND q.path = of_path LIMIT 1;
   FOR dead IN
     SELECT DISTINCT s.id FROM {schema}.sessions s
       JOIN {schema}.entries e ON e.session = s.id JOIN {schema}.queues q ON q.id = e.queue

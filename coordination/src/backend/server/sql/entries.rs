@@ -46,8 +46,8 @@
 //!    is removed, and (5) is done again, which finds the next older entry. At the same time, a heartbeat of that session may be
 //!    carried out. If the heartbeat locks the session's row first, the lease is extended, and the entry stays and blocks. If the
 //!    heartbeat is second, it is refused (`lost`), because the session is over. If (5) finds no entry, nothing blocks the new
-//!    entry. If the lease lasts for longer than the session has asked for, the server's clock was set back, and the lease begins
-//!    anew: so a crashed client keeps nobody out for as long as the clock was set back.
+//!    entry. If the lease lasts for longer than the session has asked for, the server's clock was set back, and all such leases in
+//!    the queue begin anew: so crashed clients, however many, keep nobody out for as long as the clock was set back.
 //!
 //! `leave` does (1), checks the generation as in (2), and deletes the entry. For an entry of another client, `leave` does not check
 //! the generation. It deletes the entry with this id; if the client gives a number, only if the entry has this number. No id is
@@ -159,7 +159,7 @@ impl<D: Dialect> Entries for SqlStore<D> {
             .bytes(entry.entry_ref.id.as_str())
             .flag(entry.mode == Mode::Shared)
             .number(seq);
-        // Carried out late, it only removes entries of sessions that are over.
+        // Carried out late, it only removes entries of sessions that are over, and shortens leases that last too long.
         let answer = self.connections.run_to_end(call).await?;
         if !answer.is_ok() {
             return Ok(None);
