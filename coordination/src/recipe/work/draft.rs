@@ -289,9 +289,14 @@ impl<'a> Draft<'a> {
         Ok(slot.value.clone())
     }
 
-    /// The record of a letter that was read, as it is.
-    pub(super) fn raw_letter(&self, place: LetterPlace) -> Option<&str> {
-        self.known.get(&letter_name(place)).and_then(Option::as_deref)
+    /// What is left of a letter that was read and [is not as it was written](remains).
+    pub(super) fn remains_of_letter(&self, place: LetterPlace, most: usize) -> String {
+        remains(self.raw(&letter_name(place)), most)
+    }
+
+    /// A record that was read, as it is.
+    fn raw(&self, name: &Arc<str>) -> &str {
+        self.known.get(name).and_then(Option::as_deref).unwrap_or_default()
     }
 
     /// The record for letters that come from this queue.
@@ -351,14 +356,22 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// The body of an item, in base64; `None`: somebody has removed the record that it was in.
+    /// The body of an item, in base64; `None`: somebody has removed the record that it was in. If somebody has changed that record so that
+    /// it cannot be read, what is [left](remains) of it: the items in it cannot be read then, but hold up nobody.
     pub(super) fn body(&mut self, rank: u64, body: &Body) -> Step<Option<String>> {
         match body {
             Body::Here(text) => Ok(Some(text.clone())),
-            Body::There(bodies, _) => {
+            Body::There(bodies, length) => {
                 let name = self.body_name(*bodies);
-                let all = self.bodies.open(*bodies, &name, self.known)?;
-                Ok(all.value.get(&rank).cloned())
+                let all = self.bodies.open(*bodies, &name, self.known);
+                match all.map(|all| all.value.get(&rank).cloned()) {
+                    // No more than the body's length, as many items may share the record, and nothing is longer than was reckoned with.
+                    Err(Stop::Fail(error)) if error.kind() == ErrorKind::Corrupt => {
+                        let most = usize::try_from(*length).unwrap_or(usize::MAX);
+                        Ok(Some(remains(self.raw(&name), most)))
+                    }
+                    body => body,
+                }
             }
         }
     }
@@ -531,6 +544,14 @@ fn read<V: Kept>(name: &Arc<str>, known: &Known) -> Step<Option<V>> {
         Some(None) => Ok(None),
         Some(Some(data)) => Ok(Some(from_data("read", data)?)),
     }
+}
+
+/// What is left of a text that cannot be read, for the body of an item that cannot be read either, as `!` is not in base64: what may be of
+/// a body stays, of the first characters of the text, so many at the most.
+fn remains(text: &str, most: usize) -> String {
+    let is_of_body = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/');
+    let kept = text.chars().take(most).map(|c| if is_of_body(c) { c } else { '!' });
+    std::iter::once('!').chain(kept).collect()
 }
 
 fn written(value: &impl serde::Serialize) -> Step<Data> {

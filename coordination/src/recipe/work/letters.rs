@@ -53,7 +53,7 @@ pub(super) struct Pending {
     pub(super) queue: String,
     /// With their numbers.
     pub(super) letters: Vec<(u64, Letter)>,
-    /// The numbers of those of which only [remains](remains_of) are delivered.
+    /// The numbers of those of which only remains are delivered.
     pub(super) unreadable: Vec<u64>,
     /// All letters to this queue up to this number are among these, or somebody else has removed their records.
     pub(super) upto: u64,
@@ -90,25 +90,16 @@ pub(super) fn pending(
     Ok(Outcome::Done(Some(Pending { queue, letters, unreadable, upto })))
 }
 
-/// A letter, and whether it is as it was written. If somebody has changed it so that it cannot be read, its remains are delivered: it
-/// does not hold up those behind it.
+/// A letter, and whether it is as it was written. If somebody has changed it so that it cannot be read, its remains are delivered, as an
+/// item that cannot be read either: it does not hold up those behind it.
 fn read(draft: &mut Draft<'_>, place: LetterPlace) -> Step<(Option<Letter>, bool)> {
     match draft.peek_letter(place) {
         Err(Stop::Fail(error)) if error.kind() == ErrorKind::Corrupt => {
-            let remains = remains_of(draft.raw_letter(place).unwrap_or_default());
-            Ok((Some(remains), false))
+            let body = draft.remains_of_letter(place, MOST_REMAINS);
+            Ok((Some(Letter { body, claims: 0, ttl: LIFE_OF_REMAINS }), false))
         }
         letter => Ok((letter?, true)),
     }
-}
-
-/// What is left of a letter that cannot be read. It becomes an item that cannot be read either, as `!` is not in base64; but all of the
-/// text that may be of the letter's body stays.
-fn remains_of(text: &str) -> Letter {
-    let is_of_body = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/');
-    let kept = text.chars().take(MOST_REMAINS).map(|c| if is_of_body(c) { c } else { '!' });
-    let body = std::iter::once('!').chain(kept).collect();
-    Letter { body, claims: 0, ttl: LIFE_OF_REMAINS }
 }
 
 /// Posts letters that have not come before. Answers how many pages that leaves to be [tidied](super::clear::tidy).

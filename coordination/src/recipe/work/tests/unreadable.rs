@@ -1,9 +1,12 @@
 //! Items that somebody has changed at the store, as no step does.
 
 use super::super::claim::SeenItem;
-use super::super::draft::corrupt;
+use super::super::draft::{corrupt, name};
 use super::super::layout::Body;
 use super::*;
+use crate::backend::Write;
+use crate::recipe::engine::data::to_data;
+use crate::session::Written;
 use crate::{ClaimOptions, Coordinator, Effect, NewItem, WorkQueue};
 
 async fn spoil(jobs: &WorkQueue, items: &[ItemId]) -> Result<()> {
@@ -75,4 +78,40 @@ async fn x1_a_claim_of_an_item_that_cannot_be_read_is_told_of() -> Result<()> {
     let claim = jobs.claim(one()).await?.expect("one is left");
     assert_eq!(claim.items()[0].body(), b"c");
     Ok(())
+}
+
+/// So it is where the record is changed that has the bodies of long items: those behind them are handed out.
+#[tokio::test]
+async fn wk2_a_record_of_bodies_that_cannot_be_read_holds_up_nobody() -> Result<()> {
+    let jobs = Coordinator::connect("memory://work-unreadable-bodies").await?.queue("jobs")?;
+    let items = jobs.post(&[NewItem::new("a".repeat(300)), NewItem::new("b")]).await?;
+    let (at, look) = (&jobs.engine.queue, jobs.engine.look("test").await?);
+    let head = to_data("test", &look.head, usize::MAX)?;
+    let mut spoil = Write::new(&at.key, look.version, Some(head));
+    let name = name('b', look.head.live.generation, items[0].rank());
+    spoil.beside.push(Beside { name, data: Some("no bodies".into()), is_new: false });
+    assert!(matches!(at.session.write("test", &spoil).await?, Written::Yes(_)));
+    let claim = || jobs.claim(ClaimOptions::default().limit(1));
+    let error = claim().await.map(drop).expect_err("it cannot be read");
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Corrupt, Effect::Applied));
+    assert!(error.to_string().contains(&items[0].to_string()), "{error}");
+    assert_eq!(claim().await?.expect("one is left").items()[0].body(), b"b");
+    assert_eq!(jobs.item(items[0]).await.expect_err("it is there").kind(), ErrorKind::Corrupt);
+    assert!(jobs.force_delete(items[0]).await?);
+    Ok(())
+}
+
+/// It becomes a dead letter like any other.
+#[test]
+fn wk2_an_item_of_such_a_record_becomes_a_dead_letter() {
+    let mut from = Fake::default();
+    from.post(&[new(0, 1_000, 0, 300), new(1, 1_000, 0, 8)]);
+    from.head.poison = Some(Poison { max_claims: 1, queue: "dead".into(), ttl: Some(9_999) });
+    assert_eq!(from.claim(&ask(1, 1, 0, None)).len(), 1);
+    from.now += 1;
+    from.records.insert(name('b', from.head.live.generation, 0), "no bodies".into());
+    assert_eq!(from.claim(&ask(2, 1, 0, None)).len(), 1, "that behind it");
+    let pending = from.run(|draft| letters::pending(draft, |_| false)).expect("never refused");
+    let bodies = pending.map(|pending| pending.letters[0].1.body.clone());
+    assert_eq!(bodies.as_deref(), Some("!no!bodies"));
 }
