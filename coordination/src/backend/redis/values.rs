@@ -88,7 +88,7 @@ impl Values for Redis {
         let call = Call::new("read", Script::Records).with(queue_path(queue));
         let call = names.iter().fold(call, |call, name| call.with(&**name));
         let mut answer = self.connections.run(&call).await?;
-        let mut next = |_| answer.bytes()?.map(data_of).transpose();
+        let mut next = |_| answer.bytes().map(|bytes| bytes.map(data_of));
         names.iter().map(&mut next).collect()
     }
 

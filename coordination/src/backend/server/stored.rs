@@ -83,12 +83,10 @@ impl StoredEntry {
     }
 }
 
-/// The text of a record, from the bytes that the store has.
-pub(crate) fn data_of(bytes: Vec<u8>) -> Result<Data> {
-    let text = String::from_utf8(bytes).map_err(|_| {
-        Error::new(ErrorKind::Corrupt, "read", "what the store has there is not text")
-    })?;
-    Ok(text.into())
+/// The text of a record, from the bytes that the store has. Bytes that are not text, because somebody has changed them, become U+FFFD: several
+/// records are read at once, and whoever reads them has to find out which one is damaged, and what of it still can be read.
+pub(crate) fn data_of(bytes: Vec<u8>) -> Data {
+    String::from_utf8_lossy(&bytes).into()
 }
 
 /// The mode of an entry with this text, whose key says that the entry was entered with the mode `named`.
@@ -191,6 +189,11 @@ mod tests {
         let labelled = read(&text(Some("nightly \"x\"")));
         assert_eq!(labelled.label.as_deref(), Some("nightly \"x\""));
         assert_eq!(Entry { label: None, ..labelled }, read(plain));
+    }
+
+    #[test]
+    fn of_a_record_that_is_not_text_the_rest_is_read() {
+        assert_eq!(&*data_of(b"{\"body\":\"QU\xffJD\"}".to_vec()), "{\"body\":\"QU\u{fffd}JD\"}");
     }
 
     #[test]

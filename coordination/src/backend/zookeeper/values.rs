@@ -49,8 +49,8 @@ impl Values for Zookeeper {
         // `true`: a `sync` is sent first. The caller may have read the value in another session, from a server that is ahead of
         // this session's server.
         let (_, found) = connection.read("read", true, None, &paths).await.map_err(no_loss)?;
-        let data = |found: Option<Found>| found.map(|found| data_of(found.data)).transpose();
-        found.into_iter().map(data).collect()
+        let data = |found: Option<Found>| found.map(|found| data_of(found.data));
+        Ok(found.into_iter().map(data).collect())
     }
 
     async fn names(&self, kind: &'static str, from: Option<&Cursor>) -> Result<Page> {

@@ -60,7 +60,7 @@ impl<D: Dialect> Values for SqlStore<D> {
         let answer = self.connections.run_to_end(call).await?;
         let mut found = HashMap::new();
         for row in &answer.rows {
-            found.insert(row.bytes("read", "name")?, data_of(row.bytes("read", "data")?)?);
+            found.insert(row.bytes("read", "name")?, data_of(row.bytes("read", "data")?));
         }
         Ok(names.iter().map(|name| found.get(name.as_bytes()).cloned()).collect())
     }

@@ -78,7 +78,7 @@ impl<T: Transact> TxnKv<T> {
         let keys = self.records_of(queue);
         let keys: Vec<_> = names.iter().map(|name| keys.key(name)).collect();
         let found = self.store.fetch(&keys).await?;
-        found.into_iter().map(|found| found.map(data_of).transpose()).collect()
+        Ok(found.into_iter().map(|found| found.map(data_of)).collect())
     }
 
     /// The keys of a queue's records. They have another prefix than the queue's other keys, because a read of the queue reads all
