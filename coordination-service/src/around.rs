@@ -59,6 +59,15 @@ impl fmt::Display for Peer {
     }
 }
 
+/// Where a client is to send what it asks for next, as far as an answer shows. In HTTP/1.1 the header `Connection` says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Onward {
+    /// To this instance: it renews what the client holds.
+    Here,
+    /// To another instance, as this one stops.
+    Elsewhere,
+}
+
 /// What a handler adds to the log's line.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Noted {
@@ -146,10 +155,16 @@ pub(crate) async fn around(
     // Whoever keeps a connection open finds another instance in time, and not in the middle of a request. But not who holds something:
     // only this instance renews it and takes it back, and another connection may lead elsewhere.
     let is_of_a_hold = matches!(line.route, "/v1/holds/{id}" | "/v1/renew") && line.status < 400;
-    if service.phase() != Phase::Serving && !is_of_a_hold {
+    let is_stopping = service.phase() != Phase::Serving;
+    if is_stopping && !is_of_a_hold {
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    let has_hold = is_of_a_hold || (line.noted.handle.is_some() && line.status < 400);
+    if has_hold || is_stopping {
+        let onward = if has_hold { Onward::Here } else { Onward::Elsewhere };
+        response.extensions_mut().insert(onward);
+    }
     response
 }
 

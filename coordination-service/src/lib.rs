@@ -10,7 +10,7 @@
 //!   asked for, `bodies` reads bodies, and `fields` what they say.
 //! * `v1/` is our own API (`claims` are those of jobs that are done once per period), and `openapi` describes it; `rdlm` and `lockable` are those of others, over the same holds; `renewed_once` tells of clients that stop renewing.
 //! * `mirror` has what the page shows, `refresh` and `look` ask the store for it, `history` has the hand-overs.
-//! * `listen` accepts (at a path: `unix`; encrypted: `tls`, which computes in `turns` and asks for certificates in `tls/client.rs`; without the features for it `no_tls`), `stalled` ends what nobody reads, `places` who asks for nothing while others want in, `reload` reads files again, `store` connects, [`serve`] starts all of it, and `stop` ends it in order: `finishing` is what that waits for, and `phase` how far it has come. `notify`
+//! * `listen` accepts (at a path: `unix`; encrypted: `tls`, which computes in `turns` and asks for certificates in `tls/client.rs`; without the features for it `no_tls`), `http2` has what only HTTP/2 needs, `taken` tells what a connection has taken of an answer, `stalled` ends what nobody reads, `places` who asks for nothing while others want in, `reload` reads files again, `store` connects, [`serve`] starts all of it, and `stop` ends it in order: `finishing` is what that waits for, and `phase` how far it has come. `notify`
 //!   tells a supervisor.
 #![forbid(unsafe_code)]
 
@@ -28,6 +28,7 @@ mod guard;
 mod history;
 mod hold;
 mod holds;
+mod http2;
 mod ids;
 mod kept;
 mod keys;
@@ -59,6 +60,7 @@ mod settings;
 mod stalled;
 mod stop;
 mod store;
+mod taken;
 mod text;
 #[cfg_attr(not(feature = "_tls"), path = "no_tls.rs")]
 mod tls;

@@ -1,5 +1,6 @@
 //! Connections: accepted within limits, with time-outs, and ended when the service stops.
 
+use std::convert::Infallible;
 use std::future::{Future, Ready, pending, ready};
 use std::io;
 use std::pin::{Pin, pin};
@@ -8,6 +9,9 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -17,10 +21,12 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::around::Peer;
+use crate::http2::{self, Arriving, Conduct};
 use crate::metrics;
 use crate::places::{Own, Places};
 use crate::stalled::Stalled;
-use crate::tls::{Certificate, Client, EncryptedStream, Tls};
+use crate::taken::Answer;
+use crate::tls::{self, Certificate, Client, EncryptedStream, Tls};
 
 /// How long a connection may be without a request, and how long the head of one may take.
 const IDLE: Duration = Duration::from_secs(30);
@@ -41,16 +47,17 @@ pub(crate) struct Origin {
     peer: Peer,
     /// What it is encrypted with, whose names are ours for it.
     certificate: Option<Arc<Certificate>>,
+    is_http2: bool,
 }
 
 impl From<Peer> for Origin {
     fn from(peer: Peer) -> Self {
-        Self { peer, certificate: None }
+        Self { peer, certificate: None, is_http2: false }
     }
 }
 
 /// A connection that is ready for use, and who has shown a certificate there.
-type Opened<S> = io::Result<(S, Option<Client>)>;
+pub(crate) type Opened<S> = io::Result<(S, Option<Client>)>;
 
 /// Where connections come from.
 pub(crate) trait Listener: Send + Sync + 'static {
@@ -60,6 +67,11 @@ pub(crate) trait Listener: Send + Sync + 'static {
 
     /// The next connection, and where it is from.
     fn next(&self) -> impl Future<Output = io::Result<(Self::Opening, Origin)>> + Send;
+
+    /// Whether a connection that is ready was agreed to speak HTTP/2. All others speak HTTP/1.1.
+    fn is_http2(_stream: &Self::Stream) -> bool {
+        false
+    }
 }
 
 impl Listener for TcpListener {
@@ -97,8 +109,12 @@ impl Listener for Encrypted {
         prepare(&stream);
         let (tls, certificate) = (Arc::clone(&self.1), self.1.certificate());
         let own = Some(Arc::clone(&certificate));
-        let origin = Origin { peer: Peer::Address(address), certificate: own };
+        let origin = Origin { peer: Peer::Address(address), certificate: own, is_http2: false };
         Ok((Box::pin(async move { tls.accept(stream, certificate).await }), origin))
+    }
+
+    fn is_http2(stream: &EncryptedStream) -> bool {
+        tls::is_http2(stream)
     }
 }
 
@@ -113,7 +129,7 @@ pub(crate) struct Common {
 }
 
 /// Accepts connections until told to stop, which lets the requests under way end, and those that were sent by then.
-pub(crate) async fn serve(listener: impl Listener, router: Router, common: Common) {
+pub(crate) async fn serve<L: Listener>(listener: L, router: Router, common: Common) {
     let mut late = std::pin::pin!(stopped(common.stop.clone()));
     loop {
         let next = async { Some((room(&common).await?, listener.next().await)) };
@@ -123,7 +139,7 @@ pub(crate) async fn serve(listener: impl Listener, router: Router, common: Commo
             () = &mut late => return,
         };
         let Some((permit, accepted)) = next else { return };
-        let (opening, origin) = match accepted {
+        let (opening, mut origin) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 // Of this connection, or the process has no descriptor left: others end by and by.
@@ -143,6 +159,7 @@ pub(crate) async fn serve(listener: impl Listener, router: Router, common: Commo
             };
             match opened {
                 Ok((stream, client)) => {
+                    origin.is_http2 = L::is_http2(&stream);
                     connection(stream, origin, client, own, router, stop).await;
                 }
                 Err(error) => {
@@ -175,49 +192,90 @@ async fn room(common: &Common) -> Option<OwnedSemaphorePermit> {
     }
 }
 
+/// Serves a connection to its end. What waits on one that is cut off ends as if the client had hung up, and what is held by it ends by its
+/// lease.
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    Origin { peer, certificate }: Origin,
+    Origin { peer, certificate, is_http2 }: Origin,
     client: Option<Client>,
     own: Own,
     router: Router,
     stop: watch::Receiver<bool>,
 ) {
     let service = TowerToHyperService::new(router);
-    let own = Arc::new(own);
-    let asking = Arc::clone(&own);
+    let (own, conduct) = (Arc::new(own), Arc::<Conduct>::default());
+    let (asking, telling) = (Arc::clone(&own), Arc::clone(&conduct));
     let names = client.as_ref().map(Client::names);
-    let with_peer =
-        hyper::service::service_fn(move |mut request: Request<hyper::body::Incoming>| {
-            request.extensions_mut().insert(peer);
-            if let Some(certificate) = &certificate {
-                request.extensions_mut().insert(Arc::clone(certificate));
+    let with_peer = hyper::service::service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(peer);
+        if let Some(certificate) = &certificate {
+            request.extensions_mut().insert(Arc::clone(certificate));
+        }
+        if let Some(names) = &names {
+            request.extensions_mut().insert(Arc::clone(names));
+        }
+        if is_http2 {
+            http2::name_host(&mut request);
+        }
+        // In HTTP/1.1 a body that does not arrive in time ends its connection.
+        let has_arrived = !is_http2 || request.body().is_end_stream();
+        let (under_way, unanswered) = (Arc::new(asking.begin(has_arrived)), telling.begin());
+        // In HTTP/1.1 hyper looks at that.
+        let has_many_headers = request.headers().len() > HEAD.1;
+        let request = request.map(|body| Arriving::new(body, Arc::clone(&under_way)));
+        let answer = (!has_many_headers).then(|| hyper::service::Service::call(&service, request));
+        async move {
+            let answer = match answer {
+                Some(answer) => answer.await,
+                None => Ok::<Response, Infallible>(
+                    StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE.into_response(),
+                ),
+            };
+            answer.map(|answer| {
+                unanswered.answered_with(&answer);
+                answer.map(|body| Answer::new(body, under_way))
+            })
+        }
+    });
+    let stream = TokioIo::new(stream);
+    let serving = async {
+        if is_http2 {
+            let mut connection = pin!(http2::builder(HEAD.0).serve_connection(stream, with_peer));
+            tokio::select! {
+                biased;
+                ended = connection.as_mut() => return ended,
+                () = http2::over(&own, &conduct, stopped(stop)) => {}
             }
-            if let Some(names) = &names {
-                request.extensions_mut().insert(Arc::clone(names));
+            connection.as_mut().graceful_shutdown();
+            tokio::select! {
+                biased;
+                ended = connection => ended,
+                () = http2::left(&own) => Ok(()),
             }
-            let under_way = asking.begin();
-            let answer = hyper::service::Service::call(&service, request);
-            async move { answer.await.map(|answer| answer.map(|body| under_way.until_taken(body))) }
-        });
-    let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new())
-        .header_read_timeout(IDLE)
-        .max_buf_size(HEAD.0)
-        .max_headers(HEAD.1);
-    let mut connection = std::pin::pin!(http.serve_connection(TokioIo::new(stream), with_peer));
+        } else {
+            let mut http = http1::Builder::new();
+            http.timer(TokioTimer::new())
+                .header_read_timeout(IDLE)
+                .max_buf_size(HEAD.0)
+                .max_headers(HEAD.1);
+            let mut connection = pin!(http.serve_connection(stream, with_peer));
+            tokio::select! {
+                biased;
+                ended = connection.as_mut() => return ended,
+                () = stopped(stop) => {}
+            }
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
     let ended = tokio::select! {
         biased;
-        ended = connection.as_mut() => ended,
+        ended = serving => ended,
         () = own.needed() => return,
-        // What it waits for ends as if it had hung up, and what it holds by its lease.
+        () = conduct.refused() => return,
         () = refused(client.as_ref()) => {
             tracing::debug!(%peer, "a client's certificate is not accepted any more");
             return;
-        }
-        () = stopped(stop) => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
         }
     };
     if let Err(error) = ended {

@@ -14,6 +14,11 @@ use crate::stalled::Stalled;
 
 pub(crate) type EncryptedStream = Stalled<TcpStream>;
 
+/// Whether HTTP/2 was agreed upon.
+pub(crate) fn is_http2(_stream: &EncryptedStream) -> bool {
+    false
+}
+
 pub(crate) enum Tls {}
 
 pub(crate) enum Certificate {}

@@ -5,19 +5,15 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::body::{Body, Bytes, HttpBody};
-use hyper::body::{Frame, SizeHint};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::around::Peer;
 
-/// A connection keeps its place while a request of it is under way, and for so long after that.
+/// A connection keeps its place while a request of it is worked on, and for so long after that.
 const KEPT: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 1 });
 /// One that has had a request, of an address that has more than its share, keeps it for this part of that. Of a client that sends
 /// one request after the other it is silent for a round trip, which is shorter most often.
@@ -53,12 +49,22 @@ struct Place {
     needed: Notify,
 }
 
-/// How many are under way, and since when it is so many.
+/// How many there are, and since when it is so many.
 struct Requests {
-    count: usize,
+    /// With those that have not arrived, and those whose answers are not taken: what a client does not send or does not take costs it
+    /// nothing, so it keeps no place by that.
+    all: usize,
+    worked_on: usize,
     since: Instant,
     /// Whether there has been one at all.
     is_used: bool,
+}
+
+impl Requests {
+    /// How long it takes at least until nothing was asked for in so long.
+    fn left(&self, time: Duration) -> Duration {
+        if self.all == 0 { time.saturating_sub(self.since.elapsed()) } else { time }
+    }
 }
 
 /// A place that a connection has until this is dropped.
@@ -68,8 +74,19 @@ pub(crate) struct Own {
     place: Arc<Place>,
 }
 
-/// A request that is under way.
-pub(crate) struct UnderWay(Arc<Place>);
+/// A request that is under way, until this is dropped.
+pub(crate) struct UnderWay {
+    place: Arc<Place>,
+    step: Mutex<Step>,
+}
+
+/// How far a request is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Step {
+    Arrives,
+    IsWorkedOn,
+    IsAnswered,
+}
 
 impl Default for Places {
     fn default() -> Self {
@@ -92,7 +109,8 @@ impl Places {
             Peer::Address(address) => Origin::Address(address.ip().to_canonical()),
             Peer::User(user) => Origin::User(user),
         };
-        let requests = Mutex::new(Requests { count: 0, since: Instant::now(), is_used: false });
+        let (since, is_used) = (Instant::now(), false);
+        let requests = Mutex::new(Requests { all: 0, worked_on: 0, since, is_used });
         let place = Arc::new(Place { origin, kept: self.kept, requests, needed: Notify::new() });
         let mut taken = self.taken();
         taken.last += 1;
@@ -134,21 +152,37 @@ impl Place {
         let silent = now.saturating_duration_since(requests.since);
         // One that is new may need its time to ask at all.
         let least = if has_more && requests.is_used { self.kept / PART } else { self.kept };
-        (requests.count == 0 && silent >= least).then_some(silent)
+        (requests.worked_on == 0 && silent >= least).then_some(silent)
     }
 
-    fn count(&self, change: impl Fn(usize) -> usize) {
+    fn change(&self, change: impl FnOnce(&mut Requests)) {
         let mut requests = self.requests();
-        let count = change(requests.count);
-        *requests = Requests { count, since: Instant::now(), is_used: true };
+        change(&mut requests);
+        (requests.since, requests.is_used) = (Instant::now(), true);
     }
 }
 
 impl Own {
-    /// A request begins.
-    pub(crate) fn begin(&self) -> UnderWay {
-        self.place.count(|count| count + 1);
-        UnderWay(Arc::clone(&self.place))
+    /// A request begins, which is worked on from now on, or only when it has arrived.
+    pub(crate) fn begin(&self, has_arrived: bool) -> UnderWay {
+        self.place.change(|requests| requests.all += 1);
+        let place = Arc::clone(&self.place);
+        let under_way = UnderWay { place, step: Mutex::new(Step::Arrives) };
+        if has_arrived {
+            under_way.arrive();
+        }
+        under_way
+    }
+
+    /// Waits until nothing has been asked for in so long, and nothing is under way.
+    pub(crate) async fn silent_for(&self, time: Duration) {
+        loop {
+            let left = self.place.requests().left(time);
+            if left.is_zero() {
+                return;
+            }
+            tokio::time::sleep(left).await;
+        }
     }
 
     /// Waits until somebody else needs the place, and nothing is asked for.
@@ -170,41 +204,34 @@ impl Drop for Own {
 }
 
 impl UnderWay {
-    /// It is, until the connection has taken this.
-    pub(crate) fn until_taken(self, body: Body) -> Answer {
-        Answer { body, _under_way: self }
+    /// All of it has arrived.
+    pub(crate) fn arrive(&self) {
+        self.reach(Step::IsWorkedOn);
+    }
+
+    /// Its answer is there, for its client to take.
+    pub(crate) fn answer(&self) {
+        self.reach(Step::IsAnswered);
+    }
+
+    /// Goes on to this step, unless it was reached before.
+    fn reach(&self, next: Step) {
+        let mut step = self.step.lock().unwrap_or_else(PoisonError::into_inner);
+        if *step >= next {
+            return;
+        }
+        let (was, is) = (*step == Step::IsWorkedOn, next == Step::IsWorkedOn);
+        *step = next;
+        self.place.change(|requests| {
+            requests.worked_on = requests.worked_on + usize::from(is) - usize::from(was);
+        });
     }
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        self.0.count(|count| count - 1);
-    }
-}
-
-/// A body whose request is under way until it is dropped.
-pub(crate) struct Answer {
-    body: Body,
-    _under_way: UnderWay,
-}
-
-impl HttpBody for Answer {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        self.answer();
+        self.place.change(|requests| requests.all -= 1);
     }
 }
 
@@ -227,8 +254,8 @@ mod tests {
         };
         places.make_room();
         assert!(!is_told(&two[0]).await, "they are new");
-        let asks = two[0].begin();
-        drop(two[1].begin());
+        let asks = two[0].begin(true);
+        drop(two[1].begin(true));
         tokio::time::sleep(KEPT).await;
         places.make_room();
         assert!(is_told(&two[2]).await, "it has never asked for anything");
@@ -240,6 +267,48 @@ mod tests {
         assert!(places.taken().all.is_empty());
     }
 
+    /// However long a request is under way, its connection is not silent meanwhile.
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_is_silent_after_its_last_request() {
+        let places = Arc::<Places>::default();
+        let own = places.take(peer(1));
+        let (time, more) = (Duration::from_secs(30), Duration::from_secs(1));
+        let is_silent =
+            async |within| tokio::time::timeout(within, own.silent_for(time)).await.is_ok();
+        assert!(is_silent(time + more).await, "it has never asked for anything");
+        let asks = own.begin(true);
+        assert!(!is_silent(3 * time).await);
+        drop(asks);
+        assert!(!is_silent(time - more).await);
+        assert!(is_silent(2 * more).await);
+    }
+
+    /// H8: a request keeps its connection's place as long as we work on it, and not while its client does not send or take the rest; but for
+    /// as long as there is one, its connection is not silent.
+    #[tokio::test(start_paused = true)]
+    async fn h8_only_what_is_worked_on_keeps_a_place() {
+        let places = Arc::<Places>::default();
+        let own = places.take(peer(1));
+        let is_told = async || {
+            tokio::time::sleep(KEPT).await;
+            places.make_room();
+            tokio::time::timeout(Duration::from_millis(50), own.needed()).await.is_ok()
+        };
+        let asks = own.begin(false);
+        assert!(is_told().await, "it does not arrive");
+        asks.arrive();
+        assert!(!is_told().await);
+        asks.answer();
+        assert!(is_told().await, "its answer is not taken");
+        asks.arrive();
+        assert!(is_told().await, "that was before");
+        let silent = own.silent_for(Duration::from_secs(1));
+        assert!(tokio::time::timeout(Duration::from_secs(60), silent).await.is_err());
+        drop(asks);
+        assert!(is_told().await);
+        own.silent_for(Duration::from_secs(1)).await;
+    }
+
     /// H8: whoever asks now and then on each of many connections makes room, but not with one that waits for an answer, nor with one that
     /// is new; and whoever has no more than its share keeps what it uses.
     #[tokio::test(start_paused = true)]
@@ -247,7 +316,7 @@ mod tests {
         let places = Arc::<Places>::default();
         let use_of = |last| {
             let own = places.take(peer(last));
-            drop(own.begin());
+            drop(own.begin(true));
             own
         };
         let is_told = async |own: &Own| {
@@ -261,7 +330,7 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(1)).await;
         let more = [first, use_of(2)];
         let new = places.take(peer(2));
-        let asks = two.begin();
+        let asks = two.begin(true);
         tokio::time::sleep(KEPT / PART).await;
         places.make_room();
         assert!(is_told(&more[0]).await, "it has been silent for longest");

@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
 /// How long it may take nothing.
-const STALL: Duration = Duration::from_millis(if cfg!(test) { 2_000 } else { 20_000 });
+pub(crate) const STALL: Duration = Duration::from_millis(if cfg!(test) { 2_000 } else { 20_000 });
 
 /// A connection whose writes fail when its peer has taken nothing for long.
 pub(crate) struct Stalled<S> {

@@ -38,6 +38,8 @@ use crate::turns::Turns;
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// The first byte of what a client sends that wants to speak TLS.
 const RECORD: u8 = 0x16;
+/// HTTP/2, as clients name it in the handshake.
+const HTTP2: &[u8] = b"h2";
 /// For who speaks HTTP here.
 const PLAIN: &[u8] =
     b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n\r\n\
@@ -45,6 +47,11 @@ const PLAIN: &[u8] =
 
 /// A connection whose handshake is done.
 pub(crate) type EncryptedStream = TlsStream<Stalled<TcpStream>>;
+
+/// Whether HTTP/2 was agreed upon.
+pub(crate) fn is_http2(stream: &EncryptedStream) -> bool {
+    stream.get_ref().1.alpn_protocol() == Some(HTTP2)
+}
 
 /// What connections are encrypted with.
 pub(crate) struct Tls {
@@ -73,7 +80,7 @@ impl Certificate {
         };
         let resolver = SingleCertAndKey::from(Arc::clone(&own));
         let mut config = config.with_cert_resolver(Arc::new(resolver));
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        config.alpn_protocols = vec![HTTP2.to_vec(), b"http/1.1".to_vec()];
         if clients.is_some() {
             // Whoever goes on with a session of before is not asked again for a certificate, whose time may be over.
             config.session_storage = Arc::new(NoServerSessionStorage {});

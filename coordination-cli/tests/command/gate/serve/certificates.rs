@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use rustls::HandshakeKind;
 
 use super::safety::{made, tokens};
-use super::tls::{connected, connected_by, options, trusting};
+use super::tls::{connected, connected_by, curl, curled, options, trusting};
 use crate::http::{Answer, Service, answered};
 use crate::{LONG, Store, output, stderr};
 
@@ -109,7 +109,19 @@ fn h9_a_clients_certificate_says_who_it_is() {
             assert_eq!(answer.status, status, "{method} {path}: {answer:?}");
         }
 
-        // One that waits while it is revoked.
+        // On one connection of HTTP/2 each request is that of whoever has shown the certificate.
+        let over_http2 = |words: &str, path: &str| {
+            let (own, key) = (billing.certificate.display(), billing.key.display());
+            let words = format!("--http2 --cert {own} --key {key} {words}");
+            let url = format!("https://{}{path}", service.native);
+            curl(&certificates.authority, &words, &url)
+        };
+        let twice = format!("https://{}/v1/info", service.native);
+        let (told, said) = curled(over_http2(&twice, "/v1/info"));
+        assert_eq!(said, "2 200", "{told}");
+        assert_eq!(told.matches(r#""principal":"billing""#).count(), 2, "{told}");
+
+        // Two that wait while it is revoked, one by each version of HTTP.
         let coordinator = blocking::Coordinator::connect(&store.url).expect("it is there");
         let lock = coordinator.lock("build/y").expect("a name");
         let _held = lock.acquire(None).expect("it is free");
@@ -124,6 +136,9 @@ fn h9_a_clients_certificate_says_who_it_is() {
             told["entries"].as_array().map_or(0, Vec::len)
         };
         assert!(wait_until(LONG, || entries() == 2), "it does not wait: {}", entries());
+        let other = over_http2(&format!("--data {body}"), "/v1/locks/build/y");
+        let other = std::thread::spawn(move || curled(other));
+        assert!(wait_until(LONG, || entries() == 3), "it does not wait: {}", entries());
         // What is wrong with the service's own key keeps nobody in.
         std::fs::set_permissions(&certificates.server.key, PermissionsExt::from_mode(0o644))
             .expect("it is ours");
@@ -135,6 +150,8 @@ fn h9_a_clients_certificate_says_who_it_is() {
         let ended = waiting.read_to_end(&mut bytes).map_err(|error| error.kind());
         let is_open = matches!(ended, Err(ErrorKind::WouldBlock | ErrorKind::TimedOut));
         assert!(!is_open && bytes.is_empty(), "{ended:?} {}", String::from_utf8_lossy(&bytes));
+        let (told, said) = other.join().expect("no panic");
+        assert!(said.ends_with(" 000") && told.is_empty(), "{said} {told}");
         assert!(wait_until(LONG, || entries() == 1), "it still waits");
 
         // A list that is out of date lets nobody in.

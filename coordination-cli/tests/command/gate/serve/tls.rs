@@ -4,6 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,9 +14,10 @@ use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use serde_json::Value;
 
-use crate::http::{Answer, Service, answered, ask, raw};
-use crate::{LONG, Store, output, stderr};
+use crate::http::{Answer, Service, answered, ask, hold, raw};
+use crate::{LONG, Store, Wrapper, output, stderr, stdout};
 
 const HANDSHAKES: &str = "coordination_tls_handshake_failures_total ";
 const FAILURES: &str = "coordination_reload_failures_total ";
@@ -117,6 +119,79 @@ fn h6_what_is_encrypted_is_served_to_who_trusts_its_authority() {
         }
         let plain = ask(&service.rdlm, "GET", "/readyz", &[], "");
         assert_eq!(plain.status, 200, "rdlm's listener is not encrypted: {plain:?}");
+    });
+}
+
+/// curl, which trusts this authority, with these options. After the answer's text it writes the version of HTTP and the status.
+pub(super) fn curl(authority: &Path, words: &str, url: &str) -> Command {
+    let mut command = Command::new("curl");
+    command.args(["--silent", "--max-time", "60", "--noproxy", "*", "--cacert"]).arg(authority);
+    command.args(["--write-out", "\n%{http_version} %{http_code}"]);
+    command.args(words.split(' ')).arg(url);
+    command
+}
+
+/// What curl writes, as text and what it says of it.
+pub(super) fn curled(mut command: Command) -> (String, String) {
+    let text = stdout(&output(&mut command));
+    let (text, said) = text.rsplit_once('\n').expect("curl tells of the answer");
+    (text.to_owned(), said.to_owned())
+}
+
+/// H6, H7: HTTP/2 is spoken with whoever asks for it in the handshake, HTTP/1.1 with all others, and without TLS with everybody.
+#[test]
+fn h6_http_2_is_spoken_over_tls_alone() {
+    rerun_if_starved(|| {
+        let (store, certificates) = (Store::file(), Certificates::new());
+        let service = start(&store, &certificates, "");
+        let said = |words: &str, url: &str| curled(curl(&certificates.authority, words, url)).1;
+        for at in [&service.native, &service.lockable, &service.zaqar] {
+            let url = format!("https://{at}/readyz");
+            assert_eq!(said("--http2", &url), "2 200");
+            assert_eq!(said("--http1.1", &url), "1.1 200");
+        }
+        let plain = format!("http://{}/readyz", service.rdlm);
+        assert_eq!(said("--http2", &plain), "1.1 200", "who asks for an upgrade gets none");
+        let begun = said("--http2-prior-knowledge", &plain);
+        assert!(!begun.ends_with("200"), "{begun}");
+    });
+}
+
+/// H6, H10: over HTTP/2, too, whoever leaves waits no more, whoever waits is told of a stop, and nothing is freed under who holds it.
+#[test]
+fn h6_who_leaves_over_http_2_waits_no_more() {
+    rerun_if_starved(|| {
+        let (store, certificates) = (Store::file(), Certificates::new());
+        let mut service = start(&store, &certificates, "");
+        let (at, trusted) = (service.native.clone(), &certificates.authority);
+        let post = |body: &str| {
+            curl(trusted, &format!("--http2 --data {body}"), &format!("https://{at}/v1/locks/x"))
+        };
+        let (held, said) = curled(post(r#"{"lease_ms":60000}"#));
+        assert_eq!(said, "2 201", "{held}");
+        let held: Value = serde_json::from_str(&held).expect("it is JSON");
+        let are = |count: usize| {
+            let look = asked(&at, trusted, "localhost", "GET", "/v1/locks/x");
+            let look = look.expect("it is served").json();
+            look["entries"].as_array().is_some_and(|entries| entries.len() == count)
+        };
+        let wait = || post(r#"{"wait_ms":60000}"#);
+        let waiter = wait().stdout(Stdio::null()).spawn().expect("curl is there");
+        let waiter = Wrapper(waiter);
+        assert!(wait_until(LONG, || are(2)), "it waits");
+        drop(waiter);
+        assert!(wait_until(LONG, || are(1)), "it has left");
+        let waiting = wait();
+        let waiting = std::thread::spawn(move || curled(waiting));
+        assert!(wait_until(LONG, || are(2)), "it waits");
+        service.terminate();
+        let (told, said) = waiting.join().expect("no panic");
+        assert_eq!(said, "2 503", "{told}");
+        assert!(told.contains("draining"), "{told}");
+        let url = format!("https://{at}{}", hold(&held));
+        let (told, said) = curled(curl(trusted, "--http2 --request DELETE", &url));
+        assert_eq!(said, "2 204", "{told}");
+        assert_eq!(service.process.code(), Some(0));
     });
 }
 
