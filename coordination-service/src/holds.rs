@@ -146,7 +146,8 @@ impl Holds {
         self.held(hold, |_| ())
     }
 
-    /// Begins the lease anew; of the same length, if none is given.
+    /// Begins the lease anew; of the same length, if none is given. Whoever has its id was told of it, though the answer that says so may
+    /// not be taken yet, as in HTTP/2 its head is before its text.
     pub(crate) fn renew(
         self: &Arc<Self>,
         hold: &Arc<Hold>,
@@ -156,6 +157,7 @@ impl Holds {
             held.lease = lease.unwrap_or(held.lease);
             held.end = BootInstant::now().saturating_add(held.lease);
             hold.count_renewal();
+            hold.tell();
         });
         hold.changed.send_replace(());
         self.touched(hold);

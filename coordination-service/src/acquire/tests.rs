@@ -358,6 +358,8 @@ async fn a_promise_of_a_dead_instance_is_sat_out_by_who_acquires_several_locks()
         assert!(service.holds.of_fence(Kind::Semaphore, name, fence).is_none(), "{name}");
     }
     drop(both);
+    assert!(service.holds.now(&hold).is_ok(), "whoever has renewed it was told of it");
+    service.holds.end_in_background(&hold, End::Released);
     for name in ["a", "x"] {
         let lock = other.lock(name).expect("a name");
         assert!(lock.acquire(Some(Duration::from_secs(10))).await.is_ok(), "{name}");

@@ -152,6 +152,23 @@ async fn h8_a_stream_of_which_nothing_is_taken_ends_alone() {
     }
 }
 
+/// H6: whoever has renewed what the head of an answer has told of keeps it, though the text was not taken: it relies on that.
+#[tokio::test]
+async fn h6_a_stream_that_is_reset_ends_no_hold_that_was_renewed() {
+    let site = Site::open().await;
+    let mut client = Client::open(&site.path, 0).await;
+    client.ask(1, "POST", "/v1/locks/x", WAIT).await;
+    assert_eq!(client.hear().await, Said::Head(1));
+    let hold = site.service.holds.live().pop().expect("it is granted");
+    client.ask(3, "PUT", &format!("/v1/holds/{}", hold.id()), "{}").await;
+    assert_eq!(client.hear().await, Said::Head(3));
+    client.say(&reset(1)).await;
+    client.ask(5, "GET", "/livez", "").await;
+    assert_eq!(client.hear().await, Said::Head(5));
+    sleep(Duration::from_millis(50)).await;
+    assert_eq!(site.holds(), 1, "it was renewed");
+}
+
 /// H6: a wait ends with its stream, and all of them end with their connection.
 #[tokio::test]
 async fn h6_who_takes_a_request_back_waits_no_more() {
