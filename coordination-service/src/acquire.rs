@@ -7,6 +7,7 @@ use coordination::{FencingToken, SharedValue, State as SessionState, Version};
 
 use self::place::{EndsWithIt, Place, Waiter};
 pub(crate) use self::undelivered::Undelivered;
+use crate::auth::Right;
 use crate::finishing::{Finishing, finished};
 use crate::guard::Guard;
 use crate::holds::{Begun, Covered};
@@ -87,6 +88,7 @@ pub(crate) async fn acquire_after(
     };
     let failed = || Problem::new(Code::Internal, "the place is over before the wait has begun");
     let mut waiter = waiter.ok_or_else(failed)?;
+    waiter.is_of(&wanted.who);
     let let_in = let_in(service, &wanted);
     // Whoever has repeated the request meanwhile waits at this place for nothing.
     let until_over = let_in.inspect_err(|problem| place.end(Err(problem.clone())))?;
@@ -145,6 +147,7 @@ pub(crate) async fn go_on(
     begun: Instant,
 ) -> Option<Result<Undelivered, Problem>> {
     let left = wanted.wait.saturating_sub(begun.elapsed());
+    waiter.is_of(&wanted.who);
     waiter.wants(wanted.wait);
     // What is tried for the one before is the one try of this one, too: that it is busy is known after that.
     let is_tried = wanted.wait.is_zero() && waiter.is_trying();
@@ -202,11 +205,18 @@ async fn work(
     let (begun, asked_at) = (Instant::now(), SystemTime::now());
     let _in_any_case = EndsWithIt(Arc::clone(&place));
     let mut phases = service.phase.subscribe();
+    let all = wanted.all();
+    // Of two requests with the same key the second one may have come with another token.
+    let may_wait = || {
+        let Some(who) = place.who() else { return Ok(()) };
+        all.iter().try_for_each(|(_, name)| service.auth.still(&who, Right::Use, name))
+    };
     let waited = tokio::select! {
         biased;
         // Nobody waits there any more: it is left by dropping the wait.
         () = place.given_up() => return,
         _ = phases.wait_for(|phase| *phase != Phase::Serving) => Err(Problem::draining()),
+        refused = service.auth.refused(may_wait) => Err(refused),
         waited = wait(&service, &wanted, (&place, is_kept), begun) => waited,
     };
     // From here on nothing is dropped half-way: a promise may be written.
@@ -228,8 +238,10 @@ async fn work(
             // What nobody receives is undone by its drop.
             place.end(Ok(granted));
         }
-        // That settles nothing: it is asked for anew.
-        Err(problem) if problem.code == Code::Busy => {
+        // That settles nothing: it is asked for anew, perhaps with another token.
+        Err(problem)
+            if matches!(problem.code, Code::Busy | Code::Unauthenticated | Code::Forbidden) =>
+        {
             drop(waiting);
             place.end(Err(problem));
         }

@@ -10,6 +10,7 @@ use axum::http::{HeaderMap, header};
 use data_encoding::{BASE64, HEXLOWER};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
+use tokio::sync::watch;
 
 use self::file::Everybody;
 use crate::ids;
@@ -110,13 +111,15 @@ pub(crate) struct Auth {
     known: RwLock<Option<Everybody>>,
     /// Whether clients can show certificates.
     shows: bool,
+    /// Told whenever the file was looked at.
+    looks: watch::Sender<()>,
 }
 
 impl Auth {
     /// Reads the file, if there is one; `shows` says whether clients can show certificates.
     pub(crate) fn new(file: Option<&Path>, shows: bool) -> Result<Self, String> {
         let known = file.map(|file| file::read(file, shows)).transpose()?;
-        Ok(Self { known: RwLock::new(known), shows })
+        Ok(Self { known: RwLock::new(known), shows, looks: watch::Sender::new(()) })
     }
 
     /// Reads the file again; one that is wrong changes nothing.
@@ -124,6 +127,11 @@ impl Auth {
         let known = file::read(file, self.shows)?;
         *self.known.write().unwrap_or_else(PoisonError::into_inner) = Some(known);
         Ok(())
+    }
+
+    /// The file was looked at: whoever waits is [asked about](Self::refused) again, as tokens also end by themselves.
+    pub(crate) fn look_again(&self) {
+        self.looks.send_replace(());
     }
 
     fn known(&self) -> RwLockReadGuard<'_, Option<Everybody>> {
@@ -136,6 +144,31 @@ impl Auth {
         let all = self.known();
         let now = all.as_ref().and_then(|all| all.get(credential));
         now.is_some_and(|now| now.is_valid() && *now.principal == *who)
+    }
+
+    /// An error unless this one, who was let in before, still has this right on this name. Unlike [`knows`](Self::knows) it lets other
+    /// rights come and go: whoever waits would lose its place by that.
+    pub(crate) fn still(&self, who: &Principal, right: Right, name: &str) -> Result<(), Problem> {
+        let Some(credential) = &who.credential else { return Ok(()) };
+        let all = self.known();
+        let now = all.as_ref().and_then(|all| all.get(credential)).filter(|now| now.is_valid());
+        let gone = || {
+            let why = "nobody has this token any more, or this name in a certificate";
+            Problem::new(Code::Unauthenticated, why)
+        };
+        now.ok_or_else(gone)?.principal.needs(right, name)
+    }
+
+    /// Waits until this check fails, by which whoever waits [still](Self::still) may. It is made whenever the file was looked at.
+    pub(crate) async fn refused(&self, check: impl Fn() -> Result<(), Problem>) -> Problem {
+        let mut looks = self.looks.subscribe();
+        loop {
+            if let Err(problem) = check() {
+                return problem;
+            }
+            // The sender is our own.
+            drop(looks.changed().await);
+        }
     }
 
     /// Who has shown a certificate with these names, and sends no token.
@@ -270,7 +303,7 @@ mod tests {
             admin = ["*"]
         "#;
         let known = RwLock::new(Some(file::parse(lines).expect("it is right")));
-        let auth = Auth { known, shows: true };
+        let auth = Auth { known, shows: true, looks: watch::Sender::new(()) };
         let who = |names: &[&str]| {
             let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
             auth.certified(&names)
@@ -292,8 +325,18 @@ mod tests {
             let refused = who(names).map_err(|problem| problem.code);
             assert_eq!(refused.map(drop), Err(Code::Unauthenticated), "{why}");
         }
-        let less = lines.replace("build/", "other/");
-        *auth.known.write().expect("nobody panicked") = file::parse(&less).ok();
+        let still =
+            |name: &str| auth.still(&billing, Right::Use, name).map_err(|problem| problem.code);
+        assert_eq!(still("build/x"), Ok(()));
+        let is_now = |lines: &str| {
+            *auth.known.write().expect("nobody panicked") = file::parse(lines).ok();
+        };
+        is_now(&lines.replace("\"build/\"", "\"build/\", \"other/\""));
         assert!(!auth.knows(&billing), "its rights are others now");
+        assert_eq!(still("build/x"), Ok(()), "it has more of them");
+        is_now(&lines.replace("build/", "other/"));
+        assert_eq!(still("build/x"), Err(Code::Forbidden));
+        is_now("");
+        assert_eq!(still("build/x"), Err(Code::Unauthenticated));
     }
 }

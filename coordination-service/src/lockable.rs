@@ -14,7 +14,7 @@ use serde_json::json;
 
 use crate::acquire;
 use crate::around::{Api, Peer, around};
-use crate::auth::Right;
+use crate::auth::{Principal, Right};
 use crate::holds::{End, Hold};
 use crate::kind::Kind;
 use crate::problem::{Code, Problem};
@@ -42,6 +42,7 @@ pub(crate) fn routes(service: &Shared) -> Router {
 struct Caller {
     name: String,
     client: String,
+    who: Arc<Principal>,
     address: IpAddr,
 }
 
@@ -61,7 +62,8 @@ fn caller(request: &Request, path: &str) -> Result<Caller, Problem> {
         Some(Peer::User(_)) | None => None,
     };
     let unknown = || Problem::new(Code::Internal, "nobody knows where this came from");
-    Ok(Caller { name, client: who.name.clone(), address: address.ok_or_else(unknown)? })
+    let address = address.ok_or_else(unknown)?;
+    Ok(Caller { name, client: who.name.clone(), who, address })
 }
 
 fn answer(is_so: bool) -> Response {
@@ -81,6 +83,7 @@ async fn acquire(State(service): State<Shared>, request: Request) -> Result<Resp
         // It is told whether it has a lock, and nothing else.
         relies_on_lease: true,
         client: caller.client,
+        who: caller.who,
     };
     match acquire::acquire(&service, wanted, None).await {
         // What is over by now was never had.

@@ -67,7 +67,7 @@ async fn acquire(State(service): State<Shared>, request: Request) -> Result<Resp
     let client = who.name.clone();
     let what = What::Lock { shared: false };
     let (keep, relies_on_lease) = (Duration::ZERO, true);
-    let wanted = Wanted { what, name, wait, keep, lease, relies_on_lease, title, client };
+    let wanted = Wanted { what, name, wait, keep, lease, relies_on_lease, title, client, who };
     let granted = match acquire::acquire(&service, wanted, None).await {
         Err(problem) if problem.code == Code::Busy => {
             // Its clients know by 408 that the time is over, and by 409 that somebody removed their wait.

@@ -1,5 +1,5 @@
 //! Files that are read again when they have changed, or when somebody says so: tokens, the certificate and its key, and by what
-//! clients' certificates are checked.
+//! clients' certificates are checked. Whoever waits is asked about again each time.
 
 use std::iter;
 use std::os::unix::fs::MetadataExt;
@@ -43,6 +43,9 @@ pub(crate) async fn follow(service: Shared, mut told: mpsc::Receiver<()>) {
             some
         };
         all = tokio::task::spawn_blocking(follow).await.unwrap_or_else(|_| followed(&service));
+        if service.settings.tokens.is_some() {
+            service.auth.look_again();
+        }
     }
 }
 

@@ -1,10 +1,12 @@
 //! What clients ask for, and how the library is asked for it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use coordination::{Admission, Coordinator, Error, ErrorKind, Limiter, Patience, Refusal};
 use serde_json::Value;
 
+use crate::auth::Principal;
 use crate::guard::Guard;
 use crate::kind::Kind;
 use crate::problem::{Code, Problem};
@@ -27,6 +29,8 @@ pub(crate) struct Wanted {
     pub(crate) title: String,
     /// What the hold belongs to: the principal's name.
     pub(crate) client: String,
+    /// By whose right it is waited for.
+    pub(crate) who: Arc<Principal>,
 }
 
 /// What of the recipe, and on which terms.

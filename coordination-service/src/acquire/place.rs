@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
+use crate::auth::Principal;
 use crate::problem::{Code, Problem};
 
 /// Shortly before the end of a wait it is looked how many are ahead, so that the answer can say so.
@@ -35,6 +36,8 @@ pub(crate) struct Place<T> {
 struct State<T> {
     /// The number of the request that came last.
     last: u64,
+    /// By whose right that waits, and the place is kept.
+    who: Option<Arc<Principal>>,
     /// Where it is told the answer, if it waits.
     answer: Option<oneshot::Sender<Result<T, Problem>>>,
     /// For how long the place is kept when it goes.
@@ -65,6 +68,7 @@ impl<T> Place<T> {
         let (keep, until) = (Duration::ZERO, Instant::now());
         let state = State {
             last: 0,
+            who: None,
             answer: None,
             keep,
             until,
@@ -188,6 +192,11 @@ impl<T> Place<T> {
         true
     }
 
+    /// By whose right it is waited at, or kept, once that is known.
+    pub(crate) fn who(&self) -> Option<Arc<Principal>> {
+        self.state().who.clone()
+    }
+
     /// Where it is noted whether a promise to somebody else is in the way.
     pub(crate) fn is_promised(&self) -> &AtomicBool {
         &self.is_promised
@@ -272,6 +281,14 @@ impl<T> Waiter<T> {
         received: oneshot::Receiver<Result<T, Problem>>,
     ) -> Self {
         Self { place: Arc::clone(place), number, received, wait: Duration::ZERO, ahead: None }
+    }
+
+    /// It waits by this one's right, and who may come back after it does.
+    pub(crate) fn is_of(&self, who: &Arc<Principal>) {
+        let mut state = self.place.state();
+        if state.last == self.number {
+            state.who = Some(Arc::clone(who));
+        }
     }
 
     /// It wants to be told how many are ahead when its time is over. It waits for so long in all, though less of that may be left.

@@ -1,7 +1,7 @@
 use coordination::{Config, Coordinator};
 
 use super::*;
-use crate::auth::Auth;
+use crate::auth::{Auth, Principal, make_token};
 use crate::delivery::Deliver;
 use crate::holds::{End, Hold};
 use crate::keys::{self, Asked};
@@ -41,6 +41,7 @@ pub(crate) fn wanted(wait: u64) -> Wanted {
         relies_on_lease: false,
         title: String::new(),
         client: "me".to_owned(),
+        who: Arc::new(Principal::nobody()),
     }
 }
 
@@ -215,6 +216,75 @@ async fn who_repeats_a_request_that_is_refused_is_refused() {
     let second = go_on(&service, second, &wanted(20_000), Instant::now()).await;
     let second = second.expect("it has an answer").map(drop);
     assert_eq!(second.map_err(|problem| problem.code), Err(Code::TooMany));
+}
+
+/// H9: whose token is taken out of the file loses its place, also one that is only kept; whoever has come in its stead with a token that is
+/// still there goes on.
+#[tokio::test]
+async fn h9_a_place_is_lost_with_its_token() {
+    let (service, other) = instance(Cover::Any).await;
+    let file = std::env::temp_dir().join(format!("coordination-{}", ids::letters(12)));
+    let [first, second] = [(); 2].map(|()| make_token("me", &["x".to_owned()]));
+    let known = |lines: &str| {
+        std::fs::write(&file, lines).expect("there is room");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&file, mode).expect("it is ours");
+        service.auth.reload(&file).expect("as it was made");
+        service.auth.look_again();
+    };
+    known(&format!("{}{}", first.1, second.1));
+    let [first_one, second_one] = [&first, &second].map(|(token, _)| {
+        let mut headers = axum::http::HeaderMap::new();
+        let text = format!("Bearer {token}").parse().expect("a header");
+        headers.insert(axum::http::header::AUTHORIZATION, text);
+        service.auth.principal(&headers).expect("it is known")
+    });
+    let lock = other.lock("x").expect("a name");
+    let _held = lock.acquire(None).await.expect("it is free");
+    let queue = async |count: usize| {
+        let reached = async {
+            while lock.holders().await.expect("memory answers").len() != count {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), reached).await.expect("as many");
+    };
+    let of = |who: &Arc<Principal>| Wanted { who: Arc::clone(who), ..wanted(60_000) };
+    let ask = |wanted: Wanted, ticket: Option<Ticket>| {
+        let service = Arc::clone(&service);
+        tokio::spawn(async move {
+            let told = acquire(&service, wanted, ticket).await.map(drop);
+            told.map_err(|problem| problem.code)
+        })
+    };
+    let (waits, stays) = (ask(of(&first_one), None), ask(of(&second_one), None));
+    // One try, whose place is kept.
+    let long = Duration::from_secs(3_600);
+    let begin = |key: &str| service.keys.begin("me", key, keys::content(&["x"]), long);
+    let polled = Wanted { wait: Duration::ZERO, keep: long, ..of(&first_one) };
+    let Asked::New(ticket) = begin("kept") else { panic!("it is the first") };
+    assert_eq!(ask(polled, Some(ticket)).await.expect("no panic"), Err(Code::Busy));
+    // And one that is repeated with the other token.
+    let Asked::New(ticket) = begin("repeated") else { panic!("it is the first") };
+    let before = ask(of(&first_one), Some(ticket));
+    queue(5).await;
+    let Asked::Waiting(waiter) = begin("repeated") else { panic!("one waits") };
+    let repeated = tokio::spawn({
+        let (service, wanted) = (Arc::clone(&service), of(&second_one));
+        async move { go_on(&service, waiter, &wanted, Instant::now()).await.map(drop) }
+    });
+    assert_eq!(before.await.expect("no panic"), Err(Code::Superseded));
+    known(&second.1);
+    assert_eq!(waits.await.expect("no panic"), Err(Code::Unauthenticated));
+    queue(3).await;
+    assert!(!stays.is_finished() && !repeated.is_finished(), "they may wait");
+    // A right that is gone ends a wait, too.
+    known(&second.1.replace("\"x\"", "\"y\""));
+    assert_eq!(stays.await.expect("no panic"), Err(Code::Forbidden));
+    queue(1).await;
+    assert!(matches!(begin("kept"), Asked::New(_)), "whoever comes back begins anew");
+    assert!(repeated.await.is_ok());
+    drop(std::fs::remove_file(&file));
 }
 
 /// Whoever comes back to a place that was lost meanwhile is told so, and does not replace who has replaced it.

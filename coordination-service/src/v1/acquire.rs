@@ -121,7 +121,7 @@ pub(super) fn places(fields: &mut Fields) -> Places {
 /// The fields that all recipes have; the end of the fields.
 fn wanted(
     service: &Shared,
-    who: &Principal,
+    who: &Arc<Principal>,
     what: What,
     name: String,
     mut fields: Fields,
@@ -129,7 +129,8 @@ fn wanted(
     let (wait, keep, lease) = (Duration::ZERO, Duration::ZERO, LEASE);
     let (title, client) = (String::new(), who.name.clone());
     let relies_on_lease = false;
-    let mut wanted = Wanted { what, name, wait, keep, lease, relies_on_lease, title, client };
+    let who = Arc::clone(who);
+    let mut wanted = Wanted { what, name, wait, keep, lease, relies_on_lease, title, client, who };
     let longest = millis(longest_lease(service, &wanted.locks()));
     // Nobody waits to join a group.
     let longest_wait = if matches!(wanted.what, What::Group { .. }) { 0 } else { LONGEST_WAIT };

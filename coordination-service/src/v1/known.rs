@@ -8,6 +8,7 @@ use axum::response::{IntoResponse, Response};
 use tokio::time::{Instant, timeout_at};
 
 use super::events::too_many;
+use crate::auth::{Principal, Right};
 use crate::kind::Kind;
 use crate::mirror::Watching;
 use crate::problem::Problem;
@@ -61,17 +62,21 @@ impl Known {
     ///
     /// # Errors
     ///
-    /// [`Code::Draining`](crate::problem::Code::Draining): another instance can be asked how it is.
+    /// [`Code::Draining`](crate::problem::Code::Draining): another instance can be asked how it is. That this one may not see this name
+    /// any more.
     pub(super) async fn changed(
         &self,
         service: &Shared,
+        (who, name): (&Principal, &str),
         change: impl Future,
     ) -> Result<bool, Problem> {
         let Some((end, _)) = self.waits else { return Ok(false) };
         let mut phases = service.phase.subscribe();
+        let may_see = || service.auth.still(who, Right::Read, name);
         tokio::select! {
             biased;
             _ = phases.wait_for(|phase| *phase != Phase::Serving) => Err(Problem::draining()),
+            refused = service.auth.refused(may_see) => Err(refused),
             changed = waiting(timeout_at(end, change)) => Ok(changed.is_ok()),
         }
     }

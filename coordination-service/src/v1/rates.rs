@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::names::Names;
 use crate::around::Noted;
-use crate::auth::Right;
+use crate::auth::{Principal, Right};
 use crate::bodies::body;
 use crate::fields::Fields;
 use crate::keys;
@@ -77,7 +77,7 @@ async fn acquire(State(service): State<Shared>, request: Request) -> Result<Resp
         true => at_once(&limiter, permits).await,
         false => {
             let _waiting = service.waits.enter(&who.name, 1, service.settings.limits.waits)?;
-            waiting(within(&service, &limiter, permits, wait)).await
+            waiting(within(&service, (&who, &name), &limiter, permits, wait)).await
         }
     };
     // Of settings that the store refuses there is nothing to be known.
@@ -106,17 +106,20 @@ async fn at_once(limiter: &RateLimiter, permits: u32) -> Result<RatePermit, Prob
     }
 }
 
-/// Waits for permits. They are spent if the service begins to stop meanwhile, or the client goes away.
+/// Waits for permits. They are spent if the service begins to stop meanwhile, the client goes away, or it has no right to them any more.
 async fn within(
     service: &Shared,
+    (who, name): (&Principal, &str),
     limiter: &RateLimiter,
     permits: u32,
     wait: Duration,
 ) -> Result<RatePermit, Problem> {
     let mut phases = service.phase.subscribe();
+    let may_wait = || service.auth.still(who, Right::Use, name);
     let granted = tokio::select! {
         biased;
         _ = phases.wait_for(|phase| *phase != Phase::Serving) => return Err(Problem::draining()),
+        refused = service.auth.refused(may_wait) => return Err(refused),
         granted = limiter.acquire(permits, Some(wait)) => granted,
     };
     granted.map_err(|error| match (error.kind(), error.retry_after()) {

@@ -63,7 +63,8 @@ async fn list(State(service): State<Shared>, request: Request) -> Result<Respons
 /// `GET /v1/{recipe}/{name}`
 async fn look(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
     let (kind, name) = named(&request)?;
-    principal(&request)?.needs(Right::Read, &name)?;
+    let who = principal(&request)?;
+    who.needs(Right::Read, &name)?;
     let known = Known::of(&service, request.headers(), &[kind])?;
     let mut is_over = !known.is_waiting();
     loop {
@@ -83,7 +84,8 @@ async fn look(State(service): State<Shared>, request: Request) -> Result<Respons
             return Ok(not_modified(&tag));
         }
         // Not all that is told here is in the mirror, nor at once: when the time is over it is looked at again.
-        is_over = !known.changed(&service, service.mirror.changed(kind, &name, since)).await?;
+        let change = service.mirror.changed(kind, &name, since);
+        is_over = !known.changed(&service, (&who, &name), change).await?;
     }
 }
 

@@ -125,7 +125,7 @@ async fn counters(State(service): State<Shared>, request: Request) -> Result<Res
 
 /// `GET /v1/values/{name}`
 async fn read(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
-    let name = named(&request, VALUES, Right::Read)?;
+    let (who, name) = (principal(&request)?, named(&request, VALUES, Right::Read)?);
     let known = Known::of(&service, request.headers(), &[])?;
     let value = value(&service, &name)?;
     let (mut watch, mut is_over) = (None, !known.is_waiting());
@@ -140,7 +140,7 @@ async fn read(State(service): State<Shared>, request: Request) -> Result<Respons
         }
         // What it tells may be what was read before: it is read again.
         let watch = watch.get_or_insert_with(|| value.watch());
-        is_over = !known.changed(&service, watch.next()).await?;
+        is_over = !known.changed(&service, (&who, &name), watch.next()).await?;
     };
     let kind = [(header::CONTENT_TYPE, "application/json")];
     let response = (StatusCode::OK, kind, found.value.get().to_owned()).into_response();

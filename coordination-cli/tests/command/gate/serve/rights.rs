@@ -9,7 +9,7 @@ use coordination_tests::harness::{rerun_if_starved, wait_until};
 use rustix::process::Signal;
 
 use super::safety::{made, tokens};
-use crate::http::{Answer, Service, ask, hold, send};
+use crate::http::{Answer, Service, answer, ask, hold, send};
 use crate::{LONG, Store};
 
 /// A method, a path, a body, and the statuses for `read`, `use` and `admin`. Nobody gets 401.
@@ -195,6 +195,53 @@ fn h9_a_stream_ends_with_its_token() {
         tokens(&store, &made[..1]);
         service.process.signal(Signal::HUP);
         stays.read_to_end(&mut rest).expect("it ends in order");
+    });
+}
+
+/// H9: whose token is taken out of the file waits for nothing any more, within 10 s after that was read: no place in a queue is left, and
+/// others wait on.
+#[test]
+fn h9_a_wait_ends_with_its_token() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let made = [made(&store, "gone", "*", "use"), made(&store, "boss", "*", "admin")];
+        let file = tokens(&store, &made);
+        let [gone, boss] = made.clone().map(|(token, _)| format!("Bearer {token}"));
+        let service = Service::start(&store, &format!("--tokens {}", file.display()));
+        let at = |who: &str, method: &str, path: &str, body: &str| {
+            send(&service.native, method, path, &[("Authorization", who)], body)
+        };
+        let told =
+            |who: &str, method: &str, path: &str, body: &str| answer(at(who, method, path, body));
+        assert_eq!(told(&boss, "POST", "/v1/locks/x", "").status, 201);
+        let limits = r#"{"limits":[{"permits":1,"per_ms":600000}],"wait_ms":1200000}"#;
+        assert_eq!(told(&boss, "POST", "/v1/rates/x", limits).status, 200);
+        assert_eq!(told(&boss, "PUT", "/v1/values/x", "1").status, 204);
+        let waits = r#"{"wait_ms":600000}"#;
+        let value = told(&gone, "GET", "/v1/values/x", "");
+        let tag = value.header("etag").expect("a tag").to_owned();
+        let known =
+            [("Authorization", gone.as_str()), ("Prefer", "wait=60"), ("If-None-Match", &tag)];
+        let waiting = [
+            at(&gone, "POST", "/v1/locks/x", waits),
+            at(&gone, "POST", "/v1/rates/x", limits),
+            send(&service.native, "GET", "/v1/values/x", &known, ""),
+        ];
+        let _stays = at(&boss, "POST", "/v1/locks/x", waits);
+        let entries = || {
+            let queue = told(&boss, "GET", "/v1/locks/x", "").json();
+            queue["entries"].as_array().map_or(0, Vec::len)
+        };
+        assert!(wait_until(LONG, || entries() == 3), "both wait");
+        tokens(&store, &made[1..]);
+        service.process.signal(Signal::HUP);
+        let begun = Instant::now();
+        for waiting in waiting {
+            let told = answer(waiting);
+            assert_eq!((told.status, told.code().as_str()), (401, "unauthenticated"), "{told:?}");
+        }
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+        assert!(wait_until(LONG, || entries() == 2), "one has left");
     });
 }
 
