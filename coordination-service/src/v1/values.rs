@@ -209,9 +209,24 @@ async fn delete(State(service): State<Shared>, request: Request) -> Result<Respo
 
 /// `GET /v1/counters/{name}`
 async fn count(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
-    let name = named(&request, COUNTERS, Right::Read)?;
-    let count = counter(&service, &name)?.read().await?;
-    Ok(noted(json(StatusCode::OK, &json!({ "value": count })), name))
+    let (who, name) = (principal(&request)?, named(&request, COUNTERS, Right::Read)?);
+    let known = Known::of(&service, request.headers(), &[])?;
+    let counter = counter(&service, &name)?;
+    let mut is_over = !known.is_waiting();
+    let (count, tag) = loop {
+        let count = counter.read().await?;
+        let tag = format!("\"{count}\"");
+        if !known.has(&tag) {
+            break (count, tag);
+        }
+        if is_over {
+            return Ok(noted(not_modified(&tag), name));
+        }
+        // It is read again, also when the time is over.
+        is_over = !known.changed(&service, (&who, &name), counter.changed(count)).await?;
+    };
+    let response = json(StatusCode::OK, &json!({ "value": count }));
+    Ok(noted(tagged(response, &tag), name))
 }
 
 /// `POST /v1/counters/{name}`

@@ -111,6 +111,7 @@ wraps! { Counter }
 calls! { Counter:
     add(amount: i64) -> i64;
     read() -> i64;
+    changed(known: i64) -> i64;
 }
 
 /// [`crate::RateLimiter`] with blocking calls.

@@ -742,6 +742,42 @@ impl Counter {
     pub async fn read(&self) -> Result<i64> {
         self.queue.named(number("read", self.queue.read("read").await?.value.as_ref()))
     }
+
+    /// Waits until the number is another one than `known`, and reads it. If it is another one already, this returns at once; a number
+    /// that has come back to `known` by the time that a notification takes is not told.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read`](Self::read), and [`ErrorKind::Closed`] when the coordinator is stopped. While the store does not answer, it waits.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect: it only reads.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> coordination::Result<()> {
+    /// # let coordinator = coordination::Coordinator::connect("memory://").await?;
+    /// let done = coordinator.counter("done")?;
+    /// let seen = done.read().await?;
+    /// done.add(1).await?;
+    /// assert_eq!(done.changed(seen).await?, 1);
+    /// # Ok(()) }
+    /// ```
+    pub async fn changed(&self, known: i64) -> Result<i64> {
+        let mut watch = SharedValue::<i64>::of_queue(self.queue.clone()).watch();
+        loop {
+            let told = watch.next().await?.into_value().map_or(0, |told| told.value);
+            // A view may be older than what the caller has read.
+            if told != known {
+                let now = self.read().await?;
+                if now != known {
+                    return Ok(now);
+                }
+            }
+        }
+    }
 }
 
 impl fmt::Debug for Counter {

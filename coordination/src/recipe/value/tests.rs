@@ -60,3 +60,22 @@ async fn a_restored_value_is_told_though_it_could_not_be_read_at_first() {
     let told = told.expect("it can be read").into_value();
     assert_eq!(told.map(|told| told.value), Some(7));
 }
+
+/// VA3: whoever knows a counter is told of another number, at once if it is there already.
+#[cfg(feature = "memory")]
+#[tokio::test]
+async fn va3_who_knows_a_counter_is_told_of_another_number() {
+    const LONG: Duration = Duration::from_secs(20);
+    let coordinator = Coordinator::connect("memory://").await.expect("it is there");
+    let done = coordinator.counter("done").expect("a good name");
+    let mut changed = std::pin::pin!(done.changed(0));
+    let early = tokio::time::timeout(Duration::from_millis(50), changed.as_mut()).await;
+    assert!(early.is_err(), "nobody has added anything");
+    done.add(2).await.expect("memory answers");
+    let told = tokio::time::timeout(LONG, changed).await.expect("it is told");
+    assert_eq!(told.expect("memory answers"), 2);
+    let told = tokio::time::timeout(LONG, done.changed(0)).await.expect("it is there already");
+    assert_eq!(told.expect("memory answers"), 2);
+    let early = tokio::time::timeout(Duration::from_millis(50), done.changed(2)).await;
+    assert!(early.is_err(), "that is known");
+}

@@ -102,3 +102,36 @@ fn values(store: &Store) {
     assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
     assert_eq!(service.process.code(), Some(0));
 }
+
+#[test]
+fn who_knows_a_counter_is_told_of_its_changes() {
+    rerun_if_starved(|| on_stores(counters));
+}
+
+fn counters(store: &Store) {
+    let service = Service::start(store, "");
+    let path = "/v1/counters/done";
+    let get = |headers: &[(&str, &str)]| ask(&service.native, "GET", path, headers, "");
+    let add = |body: &str| {
+        let told = service.post(path, body);
+        assert_eq!(told.status, 200, "{told:?}");
+    };
+    let first = get(&[]);
+    let of_none = tag(&first);
+    assert_eq!((first.status, &first.json()["value"]), (200, &0.into()));
+    let same = get(&[("If-None-Match", &of_none)]);
+    assert_eq!((same.status, same.body.as_str(), tag(&same)), (304, "", of_none.clone()));
+    let begun = Instant::now();
+    assert_eq!(get(&[("Prefer", "wait=1"), ("If-None-Match", &of_none)]).status, 304);
+    assert!(begun.elapsed() >= Duration::from_secs(1));
+
+    let begun = Instant::now();
+    let known = [LONG_WAIT, ("If-None-Match", of_none.as_str())];
+    let waiting = send(&service.native, "GET", path, &known, "");
+    add(r#"{"add":17}"#);
+    let told = answer(waiting);
+    assert_eq!((told.status, &told.json()["value"]), (200, &17.into()), "{told:?}");
+    assert_ne!(tag(&told), of_none);
+    assert_eq!(get(&[LONG_WAIT, ("If-None-Match", &of_none)]).status, 200, "it is another one");
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+}
