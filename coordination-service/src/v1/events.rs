@@ -11,15 +11,17 @@ use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{Request, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
+use data_encoding::HEXLOWER;
 use hyper::body::Frame;
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 
 use super::holds::{add_fences, ended, found};
 use super::info::state;
 use crate::auth::{Principal, Right};
 use crate::kind::Kind;
-use crate::mirror::Of;
+use crate::mirror::{Changes, Of};
 use crate::problem::{Code, Problem};
 use crate::reply::{principal, rest};
 use crate::service::{Phase, Shared};
@@ -64,12 +66,17 @@ impl Events {
 
     /// False: nobody reads it any more.
     async fn send(&self, event: &str, data: &Value) -> bool {
-        self.write(format!("event: {event}\ndata: {data}\n\n")).await
+        self.send_at(event, "", data).await
+    }
+
+    /// The same as an event of this id, if there is one.
+    async fn send_at(&self, event: &str, id: &str, data: &Value) -> bool {
+        self.write(format!("{}{data}\n\n", head(event, id))).await
     }
 
     /// The same with these rows as data, after and before what is around them.
-    async fn send_rows(&self, event: &str, around: [&str; 2], rows: &[Bytes]) -> bool {
-        let mut text = format!("event: {event}\ndata: {}", around[0]).into_bytes();
+    async fn send_rows(&self, event: &str, id: &str, around: [&str; 2], rows: &[Bytes]) -> bool {
+        let mut text = format!("{}{}", head(event, id), around[0]).into_bytes();
         for (number, row) in rows.iter().enumerate() {
             if number > 0 {
                 text.push(b',');
@@ -93,6 +100,14 @@ impl Events {
 
     async fn write(&self, text: impl Into<Bytes>) -> bool {
         matches!(tokio::time::timeout(STALL, self.0.send(text.into())).await, Ok(Ok(())))
+    }
+}
+
+/// What stands before the data of an event.
+fn head(event: &str, id: &str) -> String {
+    match id {
+        "" => format!("event: {event}\ndata: "),
+        id => format!("event: {event}\nid: {id}\ndata: "),
     }
 }
 
@@ -177,13 +192,31 @@ pub(super) async fn all(
     let most = service.settings.limits.streams;
     let watching = service.mirror.watching(most, &kinds).ok_or_else(too_many)?;
     let (events, response) = Events::new();
+    let prefix = prefix.unwrap_or_default();
+    let view = view(&kinds, &prefix, &who);
+    let known = request.headers().get("last-event-id").and_then(|id| id.to_str().ok());
+    let known = known.and_then(|id| change(&service, &view, id));
     tokio::spawn(async move {
-        let prefix = prefix.unwrap_or_default();
-        let follower = Follower { service, who, kinds, prefix, events };
+        let follower = Follower { service, who, kinds, prefix, view, known, events };
         follower.follow().await;
         drop(watching);
     });
     Ok(response)
+}
+
+/// What a stream tells of, in short: who may see other rows, or wants to, cannot go on where this one has ended.
+fn view(kinds: &[Kind], prefix: &str, who: &Principal) -> String {
+    let hash = Sha256::digest(format!("{:?}", (kinds, prefix, who)));
+    HEXLOWER.encode(&hash[..8])
+}
+
+/// The last change of which a stream of this view has told, by the id of its last event. `None`: that is no id of such a stream of this
+/// instance.
+fn change(service: &Shared, view: &str, id: &str) -> Option<u64> {
+    let (tag, rest) = id.split_once('.')?;
+    let (number, of) = rest.split_once('.')?;
+    let number = number.parse().ok()?;
+    (tag == service.tag && of == view && number <= service.mirror.last()).then_some(number)
 }
 
 struct Follower {
@@ -191,6 +224,9 @@ struct Follower {
     who: Arc<Principal>,
     kinds: Vec<Kind>,
     prefix: String,
+    view: String,
+    /// The last change of which the reader was told by an earlier stream.
+    known: Option<u64>,
     events: Events,
 }
 
@@ -218,7 +254,9 @@ impl Follower {
                 () = &mut beat => {
                     let age = service.mirror.age(&self.kinds).map(millis);
                     self.told(service.auth.knows(&self.who))?;
-                    self.told(self.events.send("beat", &json!({ "age_ms": age })).await)?;
+                    // Whoever is told of nothing for long goes on from here.
+                    let id = last.map(|last| self.id(last)).unwrap_or_default();
+                    self.told(self.events.send_at("beat", &id, &json!({ "age_ms": age })).await)?;
                     if last.is_some() {
                         self.unread(&mut unread).await?;
                     }
@@ -226,7 +264,7 @@ impl Follower {
                 }
                 () = &mut fresh, if last.is_none() => {
                     self.unread(&mut unread).await?;
-                    last = Some(self.snapshot().await?);
+                    last = Some(self.begin().await?);
                 }
                 changed = changes.changed(), if last.is_some() => {
                     changed.ok()?;
@@ -272,9 +310,26 @@ impl Follower {
     }
 
     /// Tells of rows as long as the reader may see them: a slow one takes them long after its token was taken out.
-    async fn rows(&self, event: &str, around: [&str; 2], rows: &[Bytes]) -> Option<()> {
+    async fn rows(&self, event: &str, id: &str, around: [&str; 2], rows: &[Bytes]) -> Option<()> {
         self.told(self.service.auth.knows(&self.who))?;
-        self.told(self.events.send_rows(event, around, rows).await)
+        self.told(self.events.send_rows(event, id, around, rows).await)
+    }
+
+    /// By which a later stream goes on after this change.
+    fn id(&self, last: u64) -> String {
+        format!("{}.{last}.{}", self.service.tag, self.view)
+    }
+
+    /// Goes on where an earlier stream has ended, if that is known still; else tells of all rows.
+    async fn begin(&self) -> Option<u64> {
+        let Some(changes) = self.known.and_then(|known| self.service.mirror.since(known)) else {
+            return self.snapshot().await;
+        };
+        let last = changes.last;
+        let count = self.tell(changes).await?;
+        let live = json!({ "count": count, "resumed": true });
+        self.told(self.events.send_at("live", &self.id(last), &live).await)?;
+        Some(last)
     }
 
     async fn snapshot(&self) -> Option<u64> {
@@ -284,10 +339,11 @@ impl Follower {
         let mut left = rows.as_slice();
         while !left.is_empty() {
             let (some, others) = left.split_at(in_one_event(left));
-            self.rows("snapshot", ["{\"rows\":[", "]}"], some).await?;
+            self.rows("snapshot", "", ["{\"rows\":[", "]}"], some).await?;
             left = others;
         }
-        self.told(self.events.send("live", &json!({ "count": rows.len() })).await)?;
+        let (id, live) = (self.id(changes.last), json!({ "count": rows.len() }));
+        self.told(self.events.send_at("live", &id, &live).await)?;
         Some(changes.last)
     }
 
@@ -295,14 +351,29 @@ impl Follower {
         let Some(changes) = self.service.mirror.since(last) else {
             return self.snapshot().await;
         };
-        for of in changes.gone.iter().filter(|of| self.may_see(of)) {
+        let last = changes.last;
+        self.tell(changes).await?;
+        Some(last)
+    }
+
+    /// Tells of these changes; of how many. Only the last event has an id: they are not told in the order of their numbers.
+    async fn tell(&self, changes: Changes) -> Option<usize> {
+        let gone: Vec<_> = changes.gone.iter().filter(|of| self.may_see(of)).collect();
+        let rows = changes.rows.into_iter().filter(|(of, _)| self.may_see(of));
+        let rows: Vec<_> = rows.map(|(_, row)| row).collect();
+        let count = gone.len() + rows.len();
+        let id = |number: usize| match number + 1 == count {
+            true => self.id(changes.last),
+            false => String::new(),
+        };
+        for (number, of) in gone.iter().enumerate() {
             let gone = json!({ "kind": of.0.text(), "name": of.1 });
-            self.told(self.events.send("gone", &gone).await)?;
+            self.told(self.events.send_at("gone", &id(number), &gone).await)?;
         }
-        for (_, row) in changes.rows.into_iter().filter(|(of, _)| self.may_see(of)) {
-            self.rows("row", [""; 2], &[row]).await?;
+        for (number, row) in rows.into_iter().enumerate() {
+            self.rows("row", &id(gone.len() + number), [""; 2], &[row]).await?;
         }
-        Some(changes.last)
+        Some(count)
     }
 }
 
@@ -330,7 +401,7 @@ mod tests {
         let large = Bytes::from(format!("\"{}\"", "x".repeat(LARGE)));
         let rows = [Bytes::from("1"), large.clone(), Bytes::from("2"), Bytes::from("3")];
         let (sender, mut reader) = mpsc::channel(9);
-        assert!(Events(sender).send_rows("snapshot", ["[", "]"], &rows).await);
+        assert!(Events(sender).send_rows("snapshot", "", ["[", "]"], &rows).await);
         let mut told = Vec::new();
         while let Some(some) = reader.recv().await {
             told.push(some);
@@ -358,13 +429,26 @@ mod tests {
         kinds: &[Kind],
         prefix: &str,
     ) -> (tokio::task::JoinHandle<Option<()>>, mpsc::Receiver<Bytes>) {
+        go_on(service, kinds, prefix, "")
+    }
+
+    /// The same by the id of the last event of an earlier stream.
+    fn go_on(
+        service: &Shared,
+        kinds: &[Kind],
+        prefix: &str,
+        id: &str,
+    ) -> (tokio::task::JoinHandle<Option<()>>, mpsc::Receiver<Bytes>) {
         let (sender, reader) = mpsc::channel(1);
         let who = service.auth.principal(&header::HeaderMap::new()).expect("anybody");
+        let view = view(kinds, prefix, &who);
         let follower = Follower {
             service: Arc::clone(service),
             who,
             kinds: kinds.to_owned(),
             prefix: prefix.to_owned(),
+            known: change(service, &view, id),
+            view,
             events: Events(sender),
         };
         (tokio::spawn(async move { follower.follow().await }), reader)
@@ -435,6 +519,70 @@ mod tests {
         let told = text(&told);
         assert!(told.starts_with("event: row") && told.contains("\"fence\":2"), "{told}");
         following.abort();
+    }
+
+    /// Whoever comes back with the id of the last event that it has read is told what has changed since, and not what it knows; by any other id
+    /// it is told all.
+    #[tokio::test]
+    async fn a_stream_goes_on_where_another_one_has_ended() {
+        let (service, _other) = instance(Cover::Any).await;
+        let put = |name: &str, fences: &[u64]| {
+            let row: Vec<_> = fences.iter().map(|fence| json!({ "fence": fence })).collect();
+            service.mirror.put(Kind::Lock, name, &row);
+        };
+        let until = async |reader: &mut mpsc::Receiver<Bytes>, wanted: &str| {
+            let mut all = String::new();
+            while !all.split_once(wanted).is_some_and(|(_, after)| after.ends_with("\n\n")) {
+                // Whoever waits for a round gets one.
+                service.mirror.completed(service.mirror.begin_round(), &[Kind::Lock]);
+                let taken = tokio::time::timeout(Duration::from_millis(10), reader.recv()).await;
+                if let Ok(event) = taken {
+                    all.push_str(text(&event.expect("it goes on")));
+                }
+            }
+            all
+        };
+        let id_of = |told: &str| {
+            let (_, id) = told.rsplit_once("\nid: ").expect("an id");
+            id.lines().next().expect("a line").to_owned()
+        };
+        ["a/stays", "a/goes", "b/stays"].into_iter().for_each(|name| put(name, &[1]));
+        let (following, mut reader) = follow(&service, &[Kind::Lock], "a/");
+        let first = id_of(&until(&mut reader, "event: live").await);
+        put("a/later", &[1]);
+        let told = until(&mut reader, "event: row").await;
+        let later = id_of(&told);
+        assert!(told.contains("a/later") && first != later, "{told}");
+        following.abort();
+        put("a/goes", &[]);
+        put("a/new", &[2]);
+        put("b/new", &[2]);
+        let resumed = async |id: &str, prefix: &str| {
+            let (following, mut reader) = go_on(&service, &[Kind::Lock], prefix, id);
+            let told = until(&mut reader, "event: live").await;
+            following.abort();
+            told
+        };
+        let told = resumed(&later, "a/").await;
+        assert!(!told.contains("event: snapshot") && told.contains("\"resumed\":true"), "{told}");
+        assert!(told.contains("event: gone") && told.contains("a/goes"), "{told}");
+        assert!(
+            told.contains("a/new") && !told.contains("stays") && !told.contains("b/"),
+            "{told}"
+        );
+        assert!(!told.contains("a/later"), "{told}");
+        let earlier = resumed(&first, "a/").await;
+        assert!(earlier.contains("a/later") && earlier.contains("a/new"), "{earlier}");
+        let (view, future) = (&later[later.rfind('.').expect("a view")..], u64::MAX);
+        for (id, prefix) in [
+            (later.clone(), ""),
+            (format!("other.1{view}"), "a/"),
+            (format!("{}.{future}{view}", service.tag), "a/"),
+            ("x".to_owned(), "a/"),
+        ] {
+            let told = resumed(&id, prefix).await;
+            assert!(told.contains("event: snapshot") && !told.contains("resumed"), "{id}: {told}");
+        }
     }
 
     /// Whoever follows a recipe that cannot be read is told so, and is told of the others.
