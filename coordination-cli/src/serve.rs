@@ -34,6 +34,7 @@ pub(crate) async fn serve(asked: &Serve, store: &Store) -> Outcome<u8> {
         lockable: asked.lockable,
         zaqar: asked.zaqar,
         hosts: asked.host.clone(),
+        trusted_proxies: asked.trusted_proxy.clone(),
         tokens: asked.tokens.clone(),
         tls: tls_files(asked),
         allow_anonymous: asked.allow_anonymous,

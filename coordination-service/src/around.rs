@@ -24,6 +24,7 @@ use crate::log;
 use crate::metrics;
 use crate::openstack;
 use crate::problem::{Code, Problem};
+use crate::proxies::{self, Client};
 use crate::service::{Phase, Shared};
 use crate::text::{millis, rfc3339};
 use crate::tls::Certificate;
@@ -100,6 +101,13 @@ pub(crate) async fn around(
     next: Next,
 ) -> Response {
     let id = request_id(request.headers());
+    let peer = request.extensions().get::<Peer>().copied();
+    if let Some(Peer::Address(at)) = peer
+        && let Some(client) =
+            proxies::client(&service.settings.trusted_proxies, at.ip(), request.headers())
+    {
+        request.extensions_mut().insert(client);
+    }
     let mut line = Line::new(&service, api, &request, &id);
     let checked = check(&service, api, &request);
     let mut response = match checked {
@@ -330,6 +338,8 @@ struct Line {
     route: &'static str,
     principal: String,
     peer: Option<Peer>,
+    /// Whom a trusted proxy, which is the peer, has named.
+    client: Option<Client>,
     agent: String,
     noted: Noted,
     status: u16,
@@ -353,6 +363,7 @@ impl Line {
             route: route(api, request.uri().path()),
             principal: String::new(),
             peer: request.extensions().get::<Peer>().copied(),
+            client: request.extensions().get::<Client>().copied(),
             agent: agent.unwrap_or_default().chars().take(100).collect(),
             noted: Noted::default(),
             status: GONE,
@@ -425,6 +436,7 @@ impl Drop for Line {
             "handle": self.noted.handle, "status": self.status, "code": self.code,
             "ms": millis(self.begun.elapsed()), "waited_ms": millis(self.waited.time()), "principal": self.principal, "agent": self.agent,
             "peer": self.peer.map(|peer| peer.to_string()), "instance": self.service.tag,
+            "client": self.client.map(|Client(address)| address.to_string()),
             "api": format!("{:?}", self.api).to_lowercase(),
         }));
     }

@@ -6,7 +6,7 @@
 //!
 //! * `service` is what all requests share; `hold` is one grant, of a recipe (`kind`) by one of the library's guards (`guard`), `holds` are all of them and their ends, `wanted` is what is asked for, `acquire` leads to a hold, and `promise` keeps
 //!   leases that outlive their instance, and `undeleted` removes what the store did not let us delete at once, `ended` knows what has ended. `keys` recognise a request that is sent again, `queued` finds who waits for what.
-//! * `around` is what is the same for each request, `waited` tells its waits from its work and bounds that, `auth` says who may what (`auth/file.rs` reads the file of tokens), `problem` is every answer that is not what was
+//! * `around` is what is the same for each request, `waited` tells its waits from its work and bounds that, `auth` says who may what (`auth/file.rs` reads the file of tokens), `proxies` where a request comes from that a proxy has passed on, `problem` is every answer that is not what was
 //!   asked for, `bodies` reads bodies, and `fields` what they say.
 //! * `v1/` is our own API (`claims` are those of jobs that are done once per period), and `openapi` describes it; `rdlm` and `lockable` are those of others, over the same holds; `renewed_once` tells of clients that stop renewing.
 //! * `mirror` has what the page shows, `refresh` and `look` ask the store for it, `history` has the hand-overs.
@@ -47,6 +47,7 @@ mod phase;
 mod places;
 mod problem;
 mod promise;
+mod proxies;
 mod queued;
 mod queues;
 mod rates;
@@ -87,6 +88,7 @@ use tokio::task::JoinSet;
 use crate::auth::Auth;
 pub use crate::auth::make_token;
 use crate::listen::Encrypted;
+pub use crate::proxies::Network;
 use crate::service::{Service, Shared};
 use crate::settings::Cover;
 pub use crate::settings::{ClientFiles, Limits, Settings, TlsFiles};

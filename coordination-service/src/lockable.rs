@@ -18,6 +18,7 @@ use crate::auth::{Principal, Right};
 use crate::holds::{End, Hold};
 use crate::kind::Kind;
 use crate::problem::{Code, Problem};
+use crate::proxies::Client;
 use crate::reply::{self, not_so, nowhere, principal, rest};
 use crate::service::{Phase, Shared};
 use crate::text;
@@ -57,9 +58,10 @@ fn caller(request: &Request, path: &str) -> Result<Caller, Problem> {
     let who = principal(request)?;
     let name = text::name(&format!("lockable/{}/{}", who.name, rest(request, path)))?;
     who.needs(Right::Use, &name)?;
-    let address = match request.extensions().get::<Peer>() {
-        Some(Peer::Address(address)) => Some(address.ip()),
-        Some(Peer::User(_)) | None => None,
+    let address = match (request.extensions().get::<Client>(), request.extensions().get::<Peer>()) {
+        (Some(Client(address)), _) => Some(*address),
+        (None, Some(Peer::Address(address))) => Some(address.ip()),
+        (None, Some(Peer::User(_)) | None) => None,
     };
     let unknown = || Problem::new(Code::Internal, "nobody knows where this came from");
     let address = address.ok_or_else(unknown)?;

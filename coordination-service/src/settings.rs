@@ -7,6 +7,8 @@ use std::time::Duration;
 use coordination::Config;
 use percent_encoding::percent_decode_str;
 
+use crate::proxies::Network;
+
 /// The lease that an instance asks its store for, unless the URL or the configuration says otherwise.
 const TTL: Duration = Duration::from_secs(30);
 
@@ -25,6 +27,8 @@ pub struct Settings {
     pub zaqar: Option<SocketAddr>,
     /// Names by which requests may call us, besides loopback names and the address that we listen on.
     pub hosts: Vec<String>,
+    /// Proxies whose `X-Forwarded-For` says where a request comes from.
+    pub trusted_proxies: Vec<Network>,
     /// The file with tokens, and with the names in clients' certificates; without one everybody is `anonymous`.
     pub tokens: Option<PathBuf>,
     /// What the listeners are encrypted with, but rdlm's, whose clients can do no TLS, and the Unix socket; without it nothing is.
@@ -105,6 +109,7 @@ impl Default for Settings {
             lockable: None,
             zaqar: None,
             hosts: Vec::new(),
+            trusted_proxies: Vec::new(),
             tokens: None,
             tls: None,
             allow_anonymous: false,

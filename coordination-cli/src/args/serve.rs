@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use coordination_service::Network;
 
 use super::Listen;
 use super::values::{duration, listen};
@@ -33,6 +34,9 @@ pub(crate) struct Serve {
     /// A name by which clients may call us, besides localhost and the addresses
     #[arg(long, value_name = "NAME")]
     pub(crate) host: Vec<String>,
+    /// A proxy, or a network of them, whose X-Forwarded-For says where a request comes from
+    #[arg(long, value_name = "ADDR[/BITS]")]
+    pub(crate) trusted_proxy: Vec<Network>,
     /// The file with tokens and with the names in clients' certificates, which only we may read; without one everybody who reaches us may hold locks
     #[arg(long, value_name = "FILE")]
     pub(crate) tokens: Option<PathBuf>,
