@@ -33,6 +33,7 @@ pub(crate) async fn serve(asked: &Serve, store: &Store) -> Outcome<u8> {
         rdlm: asked.rdlm,
         lockable: asked.lockable,
         zaqar: asked.zaqar,
+        metrics: asked.metrics,
         hosts: asked.host.clone(),
         trusted_proxies: asked.trusted_proxy.clone(),
         tokens: asked.tokens.clone(),
@@ -54,8 +55,12 @@ pub(crate) async fn serve(asked: &Serve, store: &Store) -> Outcome<u8> {
     let quiet = store.quiet;
     let serving = coordination_service::serve(settings, config, told, |started| {
         if !quiet {
-            let others =
-                [("rdlm", started.rdlm), ("lockable", started.lockable), ("zaqar", started.zaqar)];
+            let others = [
+                ("rdlm", started.rdlm),
+                ("lockable", started.lockable),
+                ("zaqar", started.zaqar),
+                ("metrics", started.metrics),
+            ];
             let others = others.into_iter().filter_map(|(api, at)| Some((api, at?)));
             let others: String = others.map(|(api, at)| format!(", {api} on {at}")).collect();
             let unix = started.unix.as_ref().map(|path| format!("unix:{}", path.display()));

@@ -41,6 +41,8 @@ pub(crate) enum Api {
     Lockable,
     /// Zaqar's.
     Zaqar,
+    /// Only metrics, for whoever comes there.
+    Metrics,
 }
 
 /// Where a request came from.
@@ -215,6 +217,10 @@ fn check(service: &Shared, api: Api, request: &Request) -> Result<Arc<Principal>
     if headers.contains_key(header::CONTENT_ENCODING) {
         return Err(Problem::new(Code::Encoding, "send the body as it is"));
     }
+    // Whoever set it up has opened them to all who can reach it.
+    if api == Api::Metrics {
+        return Ok(Arc::new(Principal::nobody()));
+    }
     // The page asks for a token itself, and what the API is like is no secret.
     if api == Api::Native && matches!(path, "/" | "/favicon.ico" | "/openapi.json") {
         return Ok(Arc::new(Principal::nobody()));
@@ -238,7 +244,7 @@ fn check(service: &Shared, api: Api, request: &Request) -> Result<Arc<Principal>
             with_token = openstack::authorized(headers);
             &with_token
         }
-        Api::Native | Api::Rdlm | Api::Lockable => headers,
+        Api::Native | Api::Rdlm | Api::Lockable | Api::Metrics => headers,
     };
     // A certificate goes with each connection, whereas a token was put into this request.
     match request.extensions().get::<Names>() {
@@ -416,6 +422,7 @@ fn route(api: Api, path: &str) -> &'static str {
         Api::Zaqar => {
             &[("/v2/queues/", "zaqar:/v2/queues/{queue}"), ("/v2/ping", "zaqar:/v2/ping")]
         }
+        Api::Metrics => &[("/metrics", "metrics:/metrics")],
     };
     if let Some(of_all) = ["/", "/livez", "/readyz"].into_iter().find(|of_all| *of_all == path) {
         return of_all;

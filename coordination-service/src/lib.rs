@@ -132,6 +132,8 @@ pub struct Started {
     pub lockable: Option<SocketAddr>,
     /// Zaqar's API.
     pub zaqar: Option<SocketAddr>,
+    /// Metrics alone.
+    pub metrics: Option<SocketAddr>,
     /// The instance's tag, with which its holds' ids begin.
     pub instance: String,
     /// The scheme of the store's URL.
@@ -185,6 +187,7 @@ pub async fn serve(
     let rdlm = bind_some(&service, service.settings.rdlm).await?;
     let lockable = bind_some(&service, service.settings.lockable).await?;
     let zaqar = bind_some(&service, service.settings.zaqar).await?;
+    let scraped = bind_some(&service, service.settings.metrics).await?;
     let at = |listener: &TcpListener| listener.local_addr().ok();
     let places = Started {
         native: native.as_ref().and_then(at),
@@ -192,6 +195,7 @@ pub async fn serve(
         rdlm: rdlm.as_ref().and_then(at),
         lockable: lockable.as_ref().and_then(at),
         zaqar: zaqar.as_ref().and_then(at),
+        metrics: scraped.as_ref().and_then(at),
         instance: service.tag.clone(),
         scheme: service.scheme.clone(),
     };
@@ -222,6 +226,9 @@ pub async fn serve(
     }
     if let Some(listener) = zaqar {
         listen(listener, zaqar::routes(&service));
+    }
+    if let Some(listener) = scraped {
+        listen(listener, v1::routes_of_metrics(&service));
     }
     started(&places);
     notify::ready();

@@ -25,6 +25,8 @@ pub struct Settings {
     pub lockable: Option<SocketAddr>,
     /// Where the API of Zaqar is, if anywhere.
     pub zaqar: Option<SocketAddr>,
+    /// Where metrics are told without a token, and nothing else but health, if anywhere.
+    pub metrics: Option<SocketAddr>,
     /// Names by which requests may call us, besides loopback names and the address that we listen on.
     pub hosts: Vec<String>,
     /// Proxies whose `X-Forwarded-For` says where a request comes from.
@@ -108,6 +110,7 @@ impl Default for Settings {
             rdlm: None,
             lockable: None,
             zaqar: None,
+            metrics: None,
             hosts: Vec::new(),
             trusted_proxies: Vec::new(),
             tokens: None,
@@ -136,9 +139,16 @@ impl Settings {
                 "{open} can be reached by others, and there are no tokens: give --tokens FILE, or --allow-anonymous"
             ));
         }
+        if let Some(open) = self.metrics.filter(|at| !at.ip().is_loopback())
+            && !self.allow_anonymous
+        {
+            return Some(format!(
+                "{open} can be reached by others, and asks nobody for a token: take a loopback address, have /metrics read with a token, or give --allow-anonymous"
+            ));
+        }
         let plain = match self.tls {
             Some(_) => vec![self.rdlm],
-            None => listened.to_vec(),
+            None => listened.into_iter().chain([self.metrics]).collect(),
         };
         if let Some(open) = plain.into_iter().flatten().find(|at| !at.ip().is_loopback())
             && !self.allow_plaintext
@@ -283,7 +293,12 @@ mod tests {
         assert_eq!(refusal(&settings), "");
         settings.tls = None;
         assert!(refusal(&settings).contains("--tls-cert"));
+        settings = Settings { metrics: settings.listen.take(), ..settings };
+        assert!(refusal(&settings).contains("asks nobody for a token"));
+        settings.allow_anonymous = true;
+        assert!(refusal(&settings).contains("--tls-cert"));
         settings.allow_plaintext = true;
+        assert_eq!(refusal(&settings), "");
         for url in ["memory://", "MEMORY://x"] {
             assert!(
                 settings.refusal(&config(url)).is_some_and(|why| why.contains("--fresh")),

@@ -31,6 +31,9 @@ pub(crate) struct Serve {
     /// Serve the API of OpenStack's Zaqar there, version 2
     #[arg(long, value_name = "ADDR")]
     pub(crate) zaqar: Option<SocketAddr>,
+    /// Tell metrics there, too, to whoever asks, and nothing else but health
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) metrics: Option<SocketAddr>,
     /// A name by which clients may call us, besides localhost and the addresses
     #[arg(long, value_name = "NAME")]
     pub(crate) host: Vec<String>,

@@ -19,6 +19,7 @@ pub(crate) struct Service {
     pub(crate) rdlm: String,
     pub(crate) lockable: String,
     pub(crate) zaqar: String,
+    pub(crate) metrics: Option<String>,
     /// What it wrote to stdout and stderr, line by line.
     pub(crate) lines: mpsc::Receiver<String>,
 }
@@ -92,6 +93,7 @@ impl Service {
             rdlm: after("rdlm on "),
             lockable: after("lockable on "),
             zaqar: after("zaqar on "),
+            metrics: first.contains("metrics on ").then(|| after("metrics on ")),
             process,
             lines,
         }

@@ -107,13 +107,18 @@ pub(super) async fn metrics(
             Problem::new(Code::Forbidden, "metrics are of all names").with("needs", "read on *")
         );
     }
+    Ok(scraped(State(service)).await)
+}
+
+/// The same for whoever asks where there is nothing else.
+pub(super) async fn scraped(State(service): State<Shared>) -> Response {
     let age = service.mirror.age(&Kind::ALL).map_or(0.0, |age| age.as_secs_f64());
     let number = |count: usize| u32::try_from(count).map_or(f64::INFINITY, f64::from);
     metrics::streams(number(service.mirror.watchers()));
     metrics::mirror_age(age);
     let text = metrics::text();
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
+    ([(header::CONTENT_TYPE, kind)], text).into_response()
 }
 
 /// `GET /problems/{code}`

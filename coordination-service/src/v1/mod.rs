@@ -51,3 +51,15 @@ pub(crate) fn routes(service: &Shared) -> Router {
         .layer(from_fn_with_state((Arc::clone(service), Api::Native), around))
         .with_state(Arc::clone(service))
 }
+
+/// The routes of a listener that has metrics alone.
+pub(crate) fn routes_of_metrics(service: &Shared) -> Router {
+    Router::new()
+        .route("/livez", get(info::live))
+        .route("/readyz", get(info::ready))
+        .route("/metrics", get(info::scraped))
+        .fallback(nowhere)
+        .method_not_allowed_fallback(not_so)
+        .layer(from_fn_with_state((Arc::clone(service), Api::Metrics), around))
+        .with_state(Arc::clone(service))
+}

@@ -334,3 +334,36 @@ fn h9_no_secret_is_in_what_is_written() {
         }
     });
 }
+
+/// H9: a listener of its own tells metrics without a token, and nothing else; the API's asks for one all the same.
+#[test]
+fn h9_metrics_have_a_listener_of_their_own() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let made = [made(&store, "ci", "*", "use")];
+        let file = tokens(&store, &made);
+        let words = format!("--metrics 127.0.0.1:0 --tokens {}", file.display());
+        let service = Service::start(&store, &words);
+        let at = service.metrics.clone().expect("it says where");
+        let get = |path: &str, headers: &[(&str, &str)]| ask(&at, "GET", path, headers, "");
+        let bearer = format!("Bearer {}", made[0].0);
+        let held =
+            ask(&service.native, "POST", "/v1/locks/x", &[("Authorization", &bearer)], "").json();
+        assert!(held["fence"].is_u64(), "{held}");
+        let told = get("/metrics", &[]);
+        let kind = told.header("content-type").unwrap_or_default();
+        assert!(told.status == 200 && kind.starts_with("application/openmetrics-text"), "{told:?}");
+        let counted = |line: &str| {
+            line.starts_with("coordination_http_requests_total{")
+                && line.contains("/v1/locks/{name}")
+        };
+        assert!(told.body.lines().any(counted), "{}", told.body);
+        assert_eq!(get("/readyz", &[]).status, 200);
+        for path in ["/", "/v1/info", "/v1/locks", "/v1/locks/x", "/openapi.json"] {
+            assert_eq!(get(path, &[("Authorization", &bearer)]).status, 404, "{path}");
+        }
+        assert_eq!(ask(&at, "POST", "/metrics", &[], "").status, 405);
+        assert_eq!(get("/metrics", &[("Host", "evil.example")]).status, 421);
+        assert_eq!(service.get("/metrics").status, 401);
+    });
+}

@@ -260,6 +260,8 @@ fn h9_browsers_and_strangers_are_kept_out() {
         for words in [
             "--listen 0.0.0.0:0",
             "--rdlm 0.0.0.0:0",
+            "--metrics 0.0.0.0:0",
+            "--metrics 0.0.0.0:0 --allow-anonymous",
             "--listen 0.0.0.0:0 --allow-anonymous",
             "--listen 0.0.0.0:0 --allow-plaintext",
         ] {
