@@ -108,6 +108,89 @@ fn h2_rdlms_defects_are_not_copied() {
     });
 }
 
+/// A body of rdlm's API.
+fn for_so_long(lifetime: f64, wait: f64) -> String {
+    json!({ "lifetime": lifetime, "wait": wait, "title": "" }).to_string()
+}
+
+/// H2, RD2: rdlm cuts leases to whole seconds, so one of 2.7 s ends after 2 s, and one of 0.9 s at once.
+#[test]
+fn h2_rd2_a_lease_has_its_fraction() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let service = Service::start(&store, "");
+        for (name, lifetime) in [("x", 0.9), ("y", 2.7)] {
+            let (path, sent) = (format!("/locks/{name}"), Instant::now());
+            location(&service, &rdlm(&service, "POST", &path, &for_so_long(lifetime, 0.0)));
+            location(&service, &rdlm(&service, "POST", &path, &for_so_long(9.0, 9.0)));
+            let passed = sent.elapsed();
+            assert!(passed >= Duration::from_secs_f64(lifetime), "{lifetime} s: {passed:?}");
+        }
+    });
+}
+
+/// H2, RD3: at rdlm a single try waits for the next whole second.
+#[test]
+fn h2_rd3_a_try_is_answered_at_once() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let service = Service::start(&store, "");
+        location(&service, &rdlm(&service, "POST", "/locks/x", &for_so_long(600.0, 0.0)));
+        let tries = (0..5).map(|_| {
+            let begun = Instant::now();
+            let tried = rdlm(&service, "POST", "/locks/x", &for_so_long(600.0, 0.0));
+            assert_eq!(tried.status, 408, "{tried:?}");
+            begun.elapsed()
+        });
+        // Of several, as the machine may have something else to do.
+        let least = tries.min().expect("there are some");
+        assert!(least < Duration::from_millis(300), "{least:?}");
+    });
+}
+
+/// H2, RD9: at rdlm a lock whose lease is over is shown and can be deleted until the next whole second.
+#[test]
+fn h2_rd9_what_is_over_is_over() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let service = Service::start(&store, "");
+        for _ in 0..5 {
+            let held = rdlm(&service, "POST", "/locks/x", &for_so_long(0.2, 9.0));
+            let path = location(&service, &held);
+            std::thread::sleep(Duration::from_millis(200));
+            assert_eq!(rdlm(&service, "DELETE", &path, "").status, 404);
+            assert_eq!(rdlm(&service, "GET", &path, "").status, 404);
+            assert_eq!(rdlm(&service, "PUT", &path, r#"{"lifetime":9}"#).status, 404);
+        }
+    });
+}
+
+/// H2, RD11: names are what their URL says, whatever is written in it as it is and what as `%2F`; those that clients rewrite are refused.
+#[test]
+fn h2_rd11_a_name_is_one_name() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let service = Service::start(&store, "");
+        let acquire =
+            |name: &str| rdlm(&service, "POST", &format!("/locks/{name}"), &for_so_long(60.0, 0.0));
+        for (one, same) in [("a/b", "a%2Fb"), ("a%20b", "%61%20b"), ("%C3%BC", "%c3%bc")] {
+            let path = location(&service, &acquire(one));
+            assert_eq!(acquire(same).status, 408, "{one} and {same}");
+            assert_eq!(rdlm(&service, "DELETE", &path, "").status, 204, "{path}");
+            let path = location(&service, &acquire(same));
+            assert_eq!(rdlm(&service, "DELETE", &path, "").status, 204, "{path}");
+        }
+        // No folding.
+        let path = location(&service, &acquire("name"));
+        location(&service, &acquire("Name"));
+        location(&service, &acquire("name/more"));
+        assert_eq!(rdlm(&service, "DELETE", &path, "").status, 204, "{path}");
+        for wrong in ["..", "a/../b", ".", "a%00", "%FF", "a%0Ab"] {
+            assert_eq!(acquire(wrong).status, 400, "{wrong}");
+        }
+    });
+}
+
 /// H5, on a directory: rdlm's users never renew, and a killed instance would free what they hold at once. A promise keeps
 /// it.
 #[test]

@@ -367,3 +367,39 @@ fn h9_metrics_have_a_listener_of_their_own() {
         assert_eq!(service.get("/metrics").status, 401);
     });
 }
+
+/// H7: a request with two credentials is nobody's, also if both are right, or the same.
+#[test]
+fn h7_two_credentials_are_refused() {
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let made = [made(&store, "ci", "*", "use"), made(&store, "boss", "*", "admin")];
+        let file = tokens(&store, &made);
+        let [ci, boss] = made.map(|(token, _)| token);
+        let service = Service::start(&store, &format!("--tokens {}", file.display()));
+        let [of_ci, of_boss] = [&ci, &boss].map(|token| format!("Bearer {token}"));
+        let (first, second) = (("Authorization", &*of_ci), ("Authorization", &*of_boss));
+        for at in [&service.native, &service.rdlm, &service.zaqar] {
+            let path = match at {
+                at if *at == service.native => "/v1/locks/x",
+                at if *at == service.rdlm => "/locks/x",
+                _ => "/v2/queues/q/claims",
+            };
+            let body = match path {
+                "/locks/x" => r#"{"lifetime":60,"wait":0,"title":""}"#,
+                _ => "",
+            };
+            let project = ("X-Project-Id", "p");
+            let status = |headers: &[(&str, &str)]| ask(at, "POST", path, headers, body).status;
+            assert_eq!(status(&[first, second, project]), 401, "{path}");
+            assert_eq!(status(&[first, first, project]), 401, "{path}");
+            let one = status(&[first, project]);
+            assert!(matches!(one, 201 | 204), "{path}: {one}");
+        }
+        let with_header = [first, ("X-Auth-Token", ci.as_str()), ("X-Project-Id", "p")];
+        let two = ask(&service.zaqar, "GET", "/v2/queues/q/stats", &with_header, "");
+        assert_eq!(two.status, 401, "{two:?}");
+        let one = ask(&service.zaqar, "GET", "/v2/queues/q/stats", &with_header[1..], "");
+        assert_eq!(one.status, 200, "{one:?}");
+    });
+}
