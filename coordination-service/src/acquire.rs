@@ -316,7 +316,7 @@ async fn wait_once(
             let left = wanted.wait.saturating_sub(begun.elapsed());
             let value = promise::of(&coordinator, name)?;
             let sat_out =
-                promise::sit_out(&value, name, &service.sights, left, place.is_promised());
+                promise::sit_out(&value, name, &service.sights, left, place.is_promised(fence));
             let over = match guard.protect(sat_out).await.map_err(|_| lost())?? {
                 SatOut::Free(over) => over,
                 // It is not ours to grant yet; the guard is given up.

@@ -167,6 +167,9 @@ fn told(service: &Service, kind: Kind, name: &str, row: Row, now: SystemTime) ->
         let since = row.since.and_then(|since| now.duration_since(since).ok());
         entry["waiting_ms"] = since.map(millis).into();
     }
+    if kind == Kind::Lock && service.queued.is_sitting_out(kind, name, row.fence) {
+        entry["sitting_out"] = true.into();
+    }
     let own = service.holds.of_fence(kind, name, row.fence);
     if let Some((hold, now)) =
         own.and_then(|hold| Some((hold.clone(), service.holds.now(&hold).ok()?)))

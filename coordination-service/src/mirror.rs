@@ -18,7 +18,8 @@ const FRESH: Duration = Duration::from_secs(2);
 const GONE: usize = 10_000;
 
 /// The fields of an entry that do not change by the passing of time.
-const STEADY: [&str; 6] = ["fence", "state", "slots", "value", "capabilities", "lease_ms"];
+const STEADY: [&str; 8] =
+    ["fence", "state", "slots", "value", "capabilities", "lease_ms", "of", "sitting_out"];
 
 /// The rows as they were read last.
 #[derive(Debug, Default)]

@@ -37,6 +37,13 @@ impl Queued {
         Listed { queued: Arc::clone(self), all, place: Arc::clone(place) }
     }
 
+    /// Whether one of ours keeps this grant of a lock from everybody, itself too, until a promise to somebody else is over.
+    pub(crate) fn is_sitting_out(&self, kind: Kind, name: &str, fence: u64) -> bool {
+        let table = self.table();
+        let places = table.get(&(kind, name.to_owned()));
+        places.is_some_and(|places| places.iter().any(|place| place.is_sitting_out(fence)))
+    }
+
     /// Takes away the place whose entry in the queue has this fence, and tells its client. False: none of ours has.
     pub(crate) fn take_away(&self, kind: Kind, name: &str, fence: u64) -> bool {
         let places = self.table().get(&(kind, name.to_owned())).cloned().unwrap_or_default();

@@ -238,6 +238,15 @@ async fn entries(
             }
             Ok(entries)
         }
+        // Beside the slots that each has it is told of how many they are.
+        Ok(mut entries)
+            if matches!(kind, Kind::Semaphore | Kind::Limiter) && !entries.is_empty() =>
+        {
+            if let Some(of) = look::stored(coordinator, kind, name).await? {
+                entries.iter_mut().for_each(|entry| entry["of"] = of.into());
+            }
+            Ok(entries)
+        }
         Err(error) if error.kind() == ErrorKind::GroupMissing => Ok(Vec::new()),
         entries => entries,
     }
@@ -276,6 +285,26 @@ mod tests {
         };
         assert_eq!(entries[0]["value"], "of the leader");
         assert_eq!((&entries[1]["state"], entries[1].get("value")), (&"waiting".into(), None));
+    }
+
+    /// A row of a semaphore or a limiter says of how many its slots are, and is another one when that was changed.
+    #[tokio::test]
+    async fn a_row_says_of_how_many_slots_it_tells() {
+        let (service, other) = instance(Cover::Any).await;
+        let mut semaphore = other.semaphore("x", 3).expect("a name");
+        let _permit = semaphore.acquire(None).await.expect("it is free");
+        let limiter = other.limiter("x").expect("a name").slots(2);
+        let _slot = limiter.enter().await.expect("memory answers");
+        let coordinator = service.coordinator().expect("it is connected");
+        for (kind, of) in [(Kind::Semaphore, 3), (Kind::Limiter, 2)] {
+            let row = entries(&service, &coordinator, kind, "x").await.expect("memory answers");
+            assert_eq!((row.len(), &row[0]["of"]), (1, &of.into()), "{kind:?}");
+        }
+        read(&service, &coordinator, Kind::Semaphore, "x").await.expect("memory answers");
+        let before = service.mirror.last();
+        semaphore.resize(5).await.expect("memory answers");
+        read(&service, &coordinator, Kind::Semaphore, "x").await.expect("memory answers");
+        assert!(service.mirror.last() > before, "it is told");
     }
 
     /// A row of a group has all its members, and of what they say of themselves a part.

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::future::{Future, pending};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -31,6 +31,8 @@ pub(crate) struct Place<T> {
     is_asking: AtomicBool,
     /// Afterwards: whether a promise to somebody else is known to be in the way.
     is_promised: AtomicBool,
+    /// The fence of our grant for which that is looked at.
+    granted: AtomicU64,
 }
 
 struct State<T> {
@@ -82,6 +84,7 @@ impl<T> Place<T> {
             queue: coordination::Place::new(),
             is_asking: AtomicBool::default(),
             is_promised: AtomicBool::default(),
+            granted: AtomicU64::default(),
         })
     }
 
@@ -197,9 +200,16 @@ impl<T> Place<T> {
         self.state().who.clone()
     }
 
-    /// Where it is noted whether a promise to somebody else is in the way.
-    pub(crate) fn is_promised(&self) -> &AtomicBool {
+    /// Where it is noted whether a promise to somebody else is in the way of our grant of this fence.
+    pub(crate) fn is_promised(&self, fence: u64) -> &AtomicBool {
+        self.is_promised.store(false, Ordering::SeqCst);
+        self.granted.store(fence, Ordering::SeqCst);
         &self.is_promised
+    }
+
+    /// Whether our grant of this fence waits for the end of a promise to somebody else.
+    pub(crate) fn is_sitting_out(&self, fence: u64) -> bool {
+        self.is_promised.load(Ordering::SeqCst) && self.granted.load(Ordering::SeqCst) == fence
     }
 
     /// How many were ahead when the library has looked last, if it waited for so long that it has looked before the end.
@@ -408,7 +418,8 @@ mod tests {
         let held = lock.acquire(None).await.expect("it is free");
         place.asking(async { assert!(!waiter.is_blocked(), "the store") }).await;
         assert!(!waiter.is_blocked(), "the store has not told of promises");
-        place.is_promised().store(true, Ordering::SeqCst);
+        place.is_promised(7).store(true, Ordering::SeqCst);
+        assert!(place.is_sitting_out(7) && !place.is_sitting_out(8));
         assert!(waiter.is_blocked(), "promises");
         let is_blocked = async {
             while !waiter.is_blocked() {

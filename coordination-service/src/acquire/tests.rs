@@ -361,6 +361,31 @@ async fn left_behind(other: &Coordinator, lease: Duration) {
     assert!(left.expect("memory answers"), "nobody else writes");
 }
 
+/// Whoever looks is told that the lock is held for somebody who waits for the end of a promise.
+#[tokio::test]
+async fn who_looks_is_told_that_a_promise_is_sat_out() {
+    let (service, other) = instance(Cover::Nothing).await;
+    left_behind(&other, Duration::from_secs(3_600)).await;
+    let waiting = tokio::spawn({
+        let service = Arc::clone(&service);
+        async move { acquire(&service, wanted(600_000), None).await.map(drop) }
+    });
+    let coordinator = service.coordinator().expect("it is connected");
+    let told = async {
+        loop {
+            let entries = look::entries(&service, &coordinator, Kind::Lock, "x", look::SAID).await;
+            let entries = entries.expect("memory answers");
+            if entries.iter().any(|entry| entry["sitting_out"] == true) {
+                return entries;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let told = tokio::time::timeout(Duration::from_secs(20), told).await.expect("it is told");
+    assert_eq!((told.len(), &told[0]["state"]), (1, &"held".into()));
+    waiting.abort();
+}
+
 /// H2, RD13: a promise of another instance is sat out, and one of ours is written before the answer.
 #[tokio::test]
 async fn a_promise_of_a_dead_instance_is_sat_out() {

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use coordination_tests::harness::{Redis, Server, rerun_if_starved, wait_until};
+use rustix::process::Signal;
 use serde_json::json;
 
 use super::clients::{python_with, with_tokens};
@@ -101,7 +102,9 @@ fn h12_the_page_shows_what_is_held_and_each_change() {
 
         for (tab, text) in [
             ("semaphore", "0, 1: "),
+            ("semaphore", "2 of 3"),
             ("limiter", "1: "),
+            ("limiter", "1 of 2"),
             ("election", r#"{"at":"h1:9000"}"#),
             ("group", "worker-1 came"),
         ] {
@@ -181,6 +184,62 @@ fn h12_an_administrator_takes_a_lock_away() {
         };
         assert!(wait_until(LONG, is_free), "it is held");
         browser.until("document.getElementById('past').innerText.includes('broken')");
+    });
+}
+
+/// What an administrator has not taken away, the page does not say to be: who holds it has changed, or the right is gone.
+#[test]
+fn h12_a_break_that_is_not_done_says_why() {
+    if !Browser::is_installed() {
+        return;
+    }
+    rerun_if_starved(|| {
+        let store = Store::file();
+        let tokens = with_tokens(&store);
+        let authorization = format!("Bearer {}", tokens.admin);
+        let credentials = [("Authorization", authorization.as_str())];
+        let native = tokens.service.native.clone();
+        let asked =
+            |method: &str, path: &str, body: &str| ask(&native, method, path, &credentials, body);
+        let held = asked("POST", "/v1/locks/taken", r#"{"lease_ms":600000,"title":"it hangs"}"#);
+        assert_eq!(held.status, 201, "{held:?}");
+        let mut browser = page(&tokens.service);
+        browser.until("document.activeElement.id === 'token'");
+        browser.enter(&tokens.admin);
+        browser.press_enter();
+        shows(&mut browser, "it hangs");
+        tab_to(&mut browser, "name");
+        browser.press_enter();
+        browser.until("document.activeElement.id === 'detail'");
+        tab_to(&mut browser, "danger");
+        browser.press_enter();
+        browser.until("document.getElementById('ask').open");
+        assert_eq!(asked("DELETE", &hold(&held.json()), "").status, 204);
+        let next = r#"{"lease_ms":600000,"title":"the next one"}"#;
+        assert_eq!(asked("POST", "/v1/locks/taken", next).status, 201);
+        // It may be disabled for a moment, while the service is asked anew.
+        let sure = "(() => { const sure = document.getElementById('sure'); \
+            if (sure.disabled) return false; sure.click(); return true; })()";
+        browser.until(sure);
+        let says =
+            |text: &str| format!("document.getElementById('note').innerText.includes({text:?})");
+        let changed = ["it had ended before", "the next one"].map(says).join(" && ");
+        browser.until(&changed);
+
+        shows(&mut browser, "the next one");
+        tab_to(&mut browser, "danger");
+        browser.press_enter();
+        browser.until("document.getElementById('ask').open");
+        let file = store.path("tokens.toml");
+        let all = std::fs::read_to_string(&file).expect("it is there");
+        std::fs::write(&file, all.replace("admin =", "read =")).expect("there is room");
+        tokens.service.process.signal(Signal::HUP);
+        let is_read = || asked("DELETE", "/v1/locks/taken?fence=1", "").status == 403;
+        assert!(wait_until(LONG, is_read), "the file is read");
+        browser.until(sure);
+        browser.until(&says("you lack the right “admin on taken”"));
+        let looked = asked("GET", "/v1/locks/taken", "").json();
+        assert_eq!(looked["entries"][0]["title"], "the next one", "{looked}");
     });
 }
 
