@@ -113,7 +113,8 @@ mod tests {
 
     #[test]
     fn the_last_address_that_is_no_proxys_is_the_clients() {
-        let trusted = ["10.0.0.0/8", "2001:db8::1"].map(|text| text.parse().expect("a network"));
+        let trusted =
+            ["10.0.0.0/8", "2001:db8::1"].map(|text| text.parse::<Network>().expect("a network"));
         let named = |from: &str, lines: &[&'static str]| {
             let mut headers = HeaderMap::new();
             for line in lines {
@@ -141,7 +142,7 @@ mod tests {
     /// H2, LD2: behind a proxy, too, nobody else releases a lock: the holder is who the proxy says, if its word counts.
     #[tokio::test]
     async fn h2_clients_of_a_trusted_proxy_are_told_apart() {
-        let trusted_proxies = vec!["10.0.0.0/8".parse().expect("a network")];
+        let trusted_proxies = vec!["10.0.0.0/8".parse::<Network>().expect("a network")];
         let settings = Settings { trusted_proxies, ..Settings::default() };
         let (service, _other) = instance_with(settings, Cover::Any).await;
         let routes = TowerToHyperService::new(lockable::routes(&service));
