@@ -2,8 +2,8 @@
 -- the long way only. Answers what the script says, whether it was by the short way, and how the two differ, if they do.
 -- The server's clock stands still meanwhile, and what it says of itself stays the same.
 --
--- what to do, then what it is told; `@record` stands for the record's name. `raw` is a command, whose key is given without
--- the namespace.
+-- what to do, then what it is told; `@record` stands for the record's name, and `@cleared` for that of the record under which a call
+-- that asks for no quarantine was last let through. `raw` is a command, whose key is given without the namespace.
 local what, arguments = ARGV[1], { unpack(ARGV, 2) }
 
 local said = {}
@@ -23,7 +23,8 @@ local function run(base, ways)
   local told = {}
   local given = {}
   for at, text in ipairs(arguments) do
-    given[at] = text == '@record' and redis.call('HGET', base .. 'clock', 'server') or text
+    local field = text == '@record' and 'server' or text == '@cleared' and 'up:0'
+    given[at] = field and redis.call('HGET', base .. 'clock', field) or text
   end
   if what == 'raw' then return redis.call(given[1], base .. given[2], unpack(given, 3)), told end
   local own = setmetatable({

@@ -211,6 +211,11 @@ impl Both {
     /// Enters a new entry. In one of ten cases, enters an existing entry a second time, as a client does that has
     /// lost the answer. Some calls know another record or a later time than the server has, or were sent on an earlier connection.
     fn enter(&mut self, session: &Session) {
+        let record = if self.is(97) { "@record" } else { "abc:1" };
+        self.enter_under(record, session);
+    }
+
+    fn enter_under(&mut self, record: &str, session: &Session) {
         let known = self.one_of(&self.entries.clone()).filter(|_| self.is(10));
         let entry = known.clone().unwrap_or_else(|| Entry {
             queue: QUEUES[usize::from(self.is(50))],
@@ -218,7 +223,6 @@ impl Both {
             number: String::new(),
             session: session.clone(),
         });
-        let record = if self.is(97) { "@record" } else { "abc:1" };
         let mode = if self.is(2) { "shared" } else { "exclusive" };
         let quarantine = if self.is(70) { "0" } else { "" };
         let newest = if self.is(98) { KNOWN[1] } else { "0 4000000000000000" };
@@ -333,6 +337,8 @@ impl Both {
         self.raw(&["HSET", "clock", field, text]);
         self.enter(session);
         self.greet();
+        // A client that has not heard of the new record.
+        self.enter_under("@cleared", session);
         // If the enter was refused, the clock may still be behind the last number. A leave by the short way leaves it so.
         self.renew(session);
     }

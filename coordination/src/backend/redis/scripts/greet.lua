@@ -104,6 +104,11 @@ if not is_whole then
   end
   why = is_damaged and 'damaged' or not found.server and 'empty' or is_older and 'older' or was_replica and 'replica' or 'restarted'
 end
+-- By these fields enter_fast.lua takes it that quarantine is over for a client that knows the record which they name. A client that
+-- has not heard of the new record yet still knows that one.
+for field in pairs(found) do
+  if string.sub(field, 1, 3) == 'up:' then redis.call('HDEL', KEYS[1], field) end
+end
 -- The chain of earlier records is cut to 1500 bytes, at the end of a record.
 local before = string.sub(chain, 1, 1500)
 if #before < #chain then before = string.match(before, '^(.*) ') end
