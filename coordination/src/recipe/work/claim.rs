@@ -331,18 +331,24 @@ pub(super) fn bring_back(draft: &mut Draft<'_>, entries: &[u64]) -> Step<Outcome
 }
 
 /// Does that, and makes the step once there is no more of it to do.
+///
+/// Where another server may take over, what the dead had is written by itself: only at the server that takes them for dead, as the other
+/// one may have heard from them. The step is not bound to it: if the answer to its write is lost, that is made again elsewhere, too.
 pub(super) fn bring_back_then<T>(
     draft: &mut Draft<'_>,
     entries: &[u64],
     step: impl FnOnce(&mut Draft<'_>) -> Step<Outcome<T>>,
 ) -> Step<Outcome<T>> {
+    let is_dead = |holder: &u64| entries.binary_search(holder).is_err();
+    draft.by_entries = draft.head.live.holders.iter().any(is_dead);
+    let is_by_itself = draft.by_entries && draft.source.is_some();
     match bring_back(draft, entries)? {
-        Outcome::Done(()) => {
+        Outcome::Done(()) if !is_by_itself => {
             // Otherwise the step would pass over the pages on which nothing but that is ready.
             draft.sum_up()?;
             step(draft)
         }
-        Outcome::Again => Ok(Outcome::Again),
+        Outcome::Done(()) | Outcome::Again => Ok(Outcome::Again),
     }
 }
 

@@ -83,6 +83,8 @@ pub(super) struct Draft<'a> {
     pub(super) sets_no_time: bool,
     /// This step adds to the queue, and so leaves room in the head for those that do not.
     pub(super) adds: bool,
+    /// What this step writes was decided by which entries there are, so that only who has given the head may carry it out.
+    pub(super) by_entries: bool,
     /// The ranks of items that are removed because somebody has removed their bodies.
     pub(super) without_body: Vec<u64>,
     known: &'a Known,
@@ -120,6 +122,7 @@ impl<'a> Draft<'a> {
             entries: None,
             sets_no_time: false,
             adds: false,
+            by_entries: false,
             without_body: Vec::new(),
             known,
             pages: BTreeMap::new(),

@@ -134,6 +134,8 @@ struct Made<T> {
     sets_no_time: bool,
     /// It adds to the queue.
     adds: bool,
+    /// Who alone is to write it; `None`: whoever is asked.
+    seen: Option<Source>,
     /// The ranks of items that it removes because their bodies are missing.
     without_body: Vec<u64>,
     /// The names of the records that were read for it; `known` has all records that are known by then.
@@ -313,7 +315,7 @@ impl Engine {
             let is_done = match made.writes {
                 Some((head, beside)) => {
                     let is_dated = !made.sets_no_time || look.moment.is_exact;
-                    let write = (head, beside, is_dated, made.adds);
+                    let write = (head, beside, is_dated, made.adds, made.seen);
                     self.write(operation, &look, write, made.known).await?
                 }
                 None => made.read.is_empty() || self.is_still(operation, &look, made.known).await?,
@@ -479,6 +481,7 @@ impl Engine {
             let done = step(&mut draft, &look.entries);
             let sets_no_time = draft.sets_no_time;
             let adds = draft.adds;
+            let seen = draft.source.filter(|_| draft.by_entries);
             let without_body = std::mem::take(&mut draft.without_body);
             let done = done.and_then(|done| Ok((done, draft.finish()?)));
             let (outcome, writes) = match done {
@@ -489,7 +492,16 @@ impl Engine {
                     continue;
                 }
             };
-            return Ok(Made { outcome, writes, sets_no_time, adds, without_body, read, known });
+            return Ok(Made {
+                outcome,
+                writes,
+                sets_no_time,
+                adds,
+                seen,
+                without_body,
+                read,
+                known,
+            });
         }
     }
 
@@ -509,14 +521,15 @@ impl Engine {
         Ok(())
     }
 
-    /// Writes what a step has made of what is `known`; false: others have written since that was read.
+    /// Writes what a step has made of what is `known`; false: others have written since that was read, or another server than `seen` would
+    /// write it.
     ///
     /// If the write is not `is_dated`, the queue's clock stays as it is: nobody here knows how late it is, and others may know.
     async fn write(
         &self,
         operation: &'static str,
         look: &Look,
-        (mut head, beside, is_dated, adds): (Head, Vec<Beside>, bool, bool),
+        (mut head, beside, is_dated, adds, seen): (Head, Vec<Beside>, bool, bool, Option<Source>),
         known: Known,
     ) -> Result<bool> {
         let mut write = Write::new(&self.queue.key, look.version, None);
@@ -533,6 +546,7 @@ impl Engine {
         write.beside = beside;
         // Where what was posted has filled the memory, it has to be possible to claim and acknowledge it.
         write.needs_room = adds;
+        write.seen = seen;
         let begun = Instant::now();
         let answer = self.queue.session.write(operation, &write).await;
         self.outage.note(begun, &answer);

@@ -24,7 +24,7 @@ use super::layout::{Head, Letter, Micros, PAGE, Poison, REMEMBERED};
 use super::letters;
 use super::look::{Counts, Which, list, stats};
 use super::post::{New, left_to_tidy, post};
-use crate::backend::{Beside, Data, MOST_BESIDE};
+use crate::backend::{Beside, Data, MOST_BESIDE, Source};
 use crate::error::{ErrorKind, Result};
 
 /// A queue, and what each step costs it.
@@ -602,6 +602,23 @@ fn what_a_dead_process_had_is_found_where_nothing_else_is_ready() {
     let pop = |draft: &mut Draft<'_>| pop(draft, 1, |item| Ok(item.id));
     let popped = fake.run(|draft| bring_back_then(draft, &[], pop));
     assert_eq!(popped.expect("never refused").expect("it can be read"), ids);
+}
+
+/// Another server that has taken over may know that they live. So that is written by itself, and only where they are taken for dead.
+#[test]
+fn what_a_dead_process_had_is_brought_back_only_where_it_is_taken_for_dead() {
+    let mut fake = Fake::default();
+    let ids = fake.post(&[new(0, 1_000_000, 0, 8)]);
+    assert_eq!(fake.claim(&ask(1, 500_000, 0, Some(9))), ids);
+    let mut parts = Vec::new();
+    let popped = fake.run(|draft| {
+        draft.source = Some(Source::default());
+        let done = bring_back_then(draft, &[], |draft| pop(draft, 1, |item| Ok(item.id)))?;
+        parts.push((draft.by_entries, matches!(done, Outcome::Done(_))));
+        Ok(done)
+    });
+    assert_eq!(popped.expect("never refused").expect("it can be read"), ids);
+    assert_eq!(parts, [(true, false), (false, true)]);
 }
 
 /// What is read and written for a claim of one item, usually: whose random id leads to a record that is full, or in several parts, costs a

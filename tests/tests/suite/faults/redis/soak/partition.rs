@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use coordination::Coordinator;
+use coordination::{ClaimOptions, Coordinator, NewItem};
 use coordination_tests::harness::redis::{MASTER, RedisOptions, Reply};
 use coordination_tests::harness::{
     Direction, Protocol, Proxy, Redis, Server, Unit, rerun_if_starved, rerun_on_threads, wait_until,
@@ -407,6 +407,56 @@ fn f59_a_round_is_let_in_only_by_the_server_that_knows_its_parties() {
         let first = timeout(LONG, waiting).await.expect("two have come");
         drop((first.expect("no panic").expect("two have come"), third));
         entering.abort();
+    });
+}
+
+/// A worker has gone to the server that has taken over, and the old master takes it for dead. Another one reads that there, and its
+/// connection ends before it has written what it makes of that: at the new master, nothing is taken from a worker that lives.
+#[test]
+fn f59_items_are_brought_back_only_by_the_server_that_takes_their_worker_for_dead() {
+    rerun_on_threads(async || {
+        let (redis, site) = block_in_place(|| site(Redis::options().nodes(2)));
+        block_in_place(|| redis.wait_replicated(1));
+        let [one, two] = [0, 1].map(|node| redis.node(node).address());
+        let [near, far] = [(); 2].map(|()| Proxy::speaking(Protocol::Resp, one));
+        let by = |proxy: &Proxy| site.at(format!("{},{two}", proxy.address()));
+        let (stays, lease) = (rarely_heard(&by(&near).url).await, Duration::from_secs(3));
+        let goes = by(&far).with_ttl(lease).client("goes").await;
+        let jobs = |client: &Coordinator| client.queue("jobs").expect("a good name");
+        let (works, claims) = (jobs(&goes), jobs(&stays));
+        // From here on its process has an entry, and a connection for listings, its second one.
+        assert!(claims.claim(ClaimOptions::default()).await.expect("it answers").is_none());
+        works.post(&[NewItem::new("a")]).await.expect("it answers");
+        let held = works.claim(ClaimOptions::default()).await.expect("it answers");
+        let held = held.expect("it is ready");
+        let counted = |number, direction| {
+            near.messages_by_stream(direction).get(&(number, 0)).copied().unwrap_or_default()
+        };
+        let (read, asked) = block_in_place(|| {
+            let ask = |node, words: &[&str]| redis.try_ask(node, words).expect("it answers");
+            ask(0, &["SET", "all", "of it"]);
+            let has_all = || ask(1, &["EXISTS", "all"]) == Reply::Number(1);
+            assert!(wait_until(LONG, has_all), "the replica does not hear of the claim");
+            ask(1, &["REPLICAOF", "NO", "ONE"]);
+            near.refuse();
+            far.refuse();
+            far.reset_all();
+            std::thread::sleep(lease + site.heartbeat);
+            near.hold_one(1);
+            (counted(2, Direction::ToClient), counted(1, Direction::ToServer))
+        });
+        let claiming = tokio::spawn(async move { claims.claim(ClaimOptions::default()).await });
+        block_in_place(|| {
+            let has_read = || {
+                counted(2, Direction::ToClient) > read && counted(1, Direction::ToServer) > asked
+            };
+            assert!(wait_until(LONG, has_read), "it does not find the worker dead");
+            near.reset_all();
+        });
+        let claimed = timeout(LONG, claiming).await.expect("the new master answers");
+        let claimed = claimed.expect("no panic").expect("the new master answers");
+        must_hold!(claimed.is_none() && held.is_held(), "two live claims have the item");
+        held.renew(None, None).await.expect("it lives");
     });
 }
 
