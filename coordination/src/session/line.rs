@@ -8,7 +8,9 @@
 //! Nobody rests for longer than those two wait, also if entries are removed of which this process was not told. Let everything be
 //! gone that a resting entry has to wait for, then the entries before those two are gone, too: their notifications come, or their
 //! re-checks find it. They look for their own entries, have their turns or find that they are lost, and leave the line in either
-//! case. The next two do the same at once, because what they would wait for is gone, and so on.
+//! case. The next two do the same at once, and so on: who has rested while an entry of the line was found to be lost looks for its own entry
+//! before it waits. Redis and PostgreSQL tell of an entry that goes only those whose entries they have, and believe what they have said of it
+//! for as long as its lease lasts. So each two would otherwise wait for a re-check of theirs.
 //!
 //! A shared entry never rests: an older one that waits may be gone while the entry that this one waited for is shared, too, and stays.
 
@@ -25,11 +27,18 @@ use crate::key::QueueKey;
 /// where each holds the lock for a moment only, a watch that began later would delay it.
 const ASKING: usize = 2;
 
-/// The entries of a session that wait, by their queues and numbers, each with whether it asks the store.
+/// The entries of a session that wait, by their queues.
 #[derive(Default)]
 pub(crate) struct Line(Mutex<HashMap<QueueKey, Waiting>>);
 
-type Waiting = BTreeMap<u64, watch::Sender<bool>>;
+/// The entries of a session that wait in one queue.
+#[derive(Default)]
+struct Waiting {
+    /// By their numbers, each with whether it asks the store.
+    entries: BTreeMap<u64, watch::Sender<bool>>,
+    /// How many were found to be lost.
+    lost: u64,
+}
 
 /// An entry that waits in its queue, until this is dropped.
 pub(crate) struct InLine<'a> {
@@ -37,6 +46,8 @@ pub(crate) struct InLine<'a> {
     queue: &'a QueueKey,
     seq: u64,
     asks: watch::Receiver<bool>,
+    /// How many of the line were lost when this entry's own place was last seen.
+    lost: u64,
 }
 
 impl Line {
@@ -44,9 +55,10 @@ impl Line {
     pub(crate) fn join<'a>(&'a self, queue: &'a QueueKey, seq: u64) -> InLine<'a> {
         let mut queues = self.queues();
         let waiting = queues.entry(queue.clone()).or_default();
-        let asks = waiting.entry(seq).or_insert_with(|| watch::Sender::new(false)).subscribe();
+        let asks = waiting.entries.entry(seq).or_insert_with(|| watch::Sender::new(false));
+        let (asks, lost) = (asks.subscribe(), waiting.lost);
         choose(waiting);
-        InLine { line: self, queue, seq, asks }
+        InLine { line: self, queue, seq, asks, lost }
     }
 
     fn queues(&self) -> MutexGuard<'_, HashMap<QueueKey, Waiting>> {
@@ -58,20 +70,33 @@ impl Line {
 impl InLine<'_> {
     /// Waits for what `begin` waits for, which asks the store. If this entry may rest, that is begun only when few of the session wait
     /// before it. It is dropped again if entries before it turn up later, because the answers to their requests have come later.
-    pub(crate) async fn ask<T, C>(&mut self, may_rest: bool, begin: impl Fn() -> C) -> T
+    ///
+    /// `None`: other entries of the line were lost while this one rested, and it has to look for its own place first.
+    pub(crate) async fn ask<T, C>(&mut self, may_rest: bool, begin: impl Fn() -> C) -> Option<T>
     where
         C: Future<Output = T>,
     {
         if !may_rest {
-            return begin().await;
+            return Some(begin().await);
         }
         loop {
             self.until(true).await;
+            let lost = self.line.queues().get(self.queue).map_or(self.lost, |waiting| waiting.lost);
+            if std::mem::replace(&mut self.lost, lost) != lost {
+                return None;
+            }
             tokio::select! {
                 biased;
-                outcome = begin() => return outcome,
+                outcome = begin() => return Some(outcome),
                 () = self.until(false) => {}
             }
+        }
+    }
+
+    /// Notes that this entry was lost, though its session lives: so may be those that rest behind it.
+    pub(crate) fn lost(&self) {
+        if let Some(waiting) = self.line.queues().get_mut(self.queue) {
+            waiting.lost += 1;
         }
     }
 
@@ -92,8 +117,8 @@ impl Drop for InLine<'_> {
         }
         let mut queues = self.line.queues();
         let Some(waiting) = queues.get_mut(self.queue) else { return };
-        waiting.remove(&self.seq);
-        if waiting.is_empty() {
+        waiting.entries.remove(&self.seq);
+        if waiting.entries.is_empty() {
             queues.remove(self.queue);
         } else {
             choose(waiting);
@@ -104,7 +129,7 @@ impl Drop for InLine<'_> {
 /// Tells the first entries that they ask the store. It is called after each change, so of those behind them only the next one may
 /// have asked before.
 fn choose(waiting: &Waiting) {
-    for (place, asks) in waiting.values().take(ASKING + 1).enumerate() {
+    for (place, asks) in waiting.entries.values().take(ASKING + 1).enumerate() {
         let is_among_them = place < ASKING;
         asks.send_if_modified(|asks| std::mem::replace(asks, is_among_them) != is_among_them);
     }
@@ -159,7 +184,7 @@ mod tests {
         let mut step = async || {
             tokio::select! {
                 biased;
-                () = &mut ask => panic!("what it waits for never comes"),
+                _ = &mut ask => panic!("what it waits for never comes"),
                 () = tokio::task::yield_now() => {}
             }
         };
@@ -181,6 +206,25 @@ mod tests {
     async fn who_may_not_rest_asks_at_once() {
         let (line, a) = (Line::default(), queue("a"));
         let _before = [1, 2].map(|seq| line.join(&a, seq));
-        assert_eq!(line.join(&a, 3).ask(false, || async { 7 }).await, 7);
+        assert_eq!(line.join(&a, 3).ask(false, || async { 7 }).await, Some(7));
+    }
+
+    /// What it knows of the entry before it may be as old as its own.
+    #[tokio::test]
+    async fn who_has_rested_while_a_place_was_lost_looks_for_its_own_first() {
+        let (line, a) = (Line::default(), queue("a"));
+        let [first, second] = [1, 2].map(|seq| line.join(&a, seq));
+        let mut third = line.join(&a, 3);
+        first.lost();
+        drop((first, second));
+        let mut looks = async || {
+            tokio::select! {
+                biased;
+                outcome = third.ask(true, pending::<()>) => outcome.is_none(),
+                () = tokio::task::yield_now() => false,
+            }
+        };
+        assert!(looks().await, "its own may be lost as well");
+        assert!(!looks().await, "it has looked");
     }
 }

@@ -252,6 +252,7 @@ impl Acquire {
             let recheck = self.recheck_interval(own);
             let unblocked =
                 in_line.ask(may_rest, || self.session.unblocked(entry, &blocker, recheck));
+            let unblocked = async { unblocked.await.unwrap_or(Ok(())) };
             if !self.await_change(own, unblocked).await {
                 return Ok(Turn::EntryLost);
             }
@@ -264,7 +265,10 @@ impl Acquire {
             match look? {
                 Some(now) => position = now,
                 None if sings(Canary::NoOwnEntryCheck) => return Ok(Turn::Mine(None)),
-                None => return Ok(Turn::EntryLost),
+                None => {
+                    in_line.lost();
+                    return Ok(Turn::EntryLost);
+                }
             }
         }
     }
@@ -284,7 +288,7 @@ impl Acquire {
         let recheck = self.recheck_interval(own);
         let mut in_line = own.lease().line.join(&self.queue, own.seq().unwrap_or_default());
         let gone = in_line.ask(true, || self.session.gone(&before, blocker.seq, mode, recheck));
-        self.await_change(own, gone).await
+        self.await_change(own, async { gone.await.unwrap_or(Ok(())) }).await
     }
 
     fn recheck_interval(&self, own: &OwnEntry) -> Duration {

@@ -1,14 +1,48 @@
-//! F-26, F-27: what an operator, or a full memory, does to a server. F-61: damaged keys.
+//! F-23, F-26, F-27: what an operator, or a full memory, does to a server. F-61: damaged keys.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use coordination_tests::faults::Process;
 use coordination_tests::harness::redis::Reply;
-use coordination_tests::harness::{Redis, rerun_if_starved};
+use coordination_tests::harness::{Redis, rerun_if_starved, rerun_on_threads};
 use coordination_tests::must_hold;
+use tokio::task::{JoinSet, block_in_place};
+use tokio::time::timeout;
 
 use super::{CLOCK, LONG, site};
+
+/// F-23: all places of a queue are removed at once, and nobody is told of that. However long the lease is, a re-check finds it, and then all
+/// waiters of the process queue again at once, though most of them have rested.
+#[test]
+fn f23_a_queue_in_which_many_of_one_process_wait() {
+    const CROWD: usize = 40;
+    rerun_on_threads(async || {
+        let (redis, site) = block_in_place(|| site(Redis::options()));
+        let client = site.with_ttl(Duration::from_secs(600)).client("one").await;
+        let lock = client.lock("x").expect("a good name");
+        let held = lock.acquire(None).await.expect("it is free");
+        let mut waiting = JoinSet::new();
+        for _ in 0..CROWD {
+            let lock = lock.clone();
+            waiting.spawn(async move { lock.acquire(None).await?.release().await });
+        }
+        let seen = timeout(LONG, async {
+            while lock.holders().await.expect("it answers").len() <= CROWD {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        });
+        seen.await.expect("they come to wait");
+        block_in_place(|| redis.ask(&["DEL", "{coordination}:exclusive:lock/x"]));
+        let served = timeout(LONG, async {
+            while let Some(one) = waiting.join_next().await {
+                one.expect("no panic").expect("it is its turn");
+            }
+        });
+        served.await.expect("they wait for a re-check two by two");
+        drop(held);
+    });
+}
 
 /// F-27: the server drops all cached scripts, and the client sends them again.
 #[test]
