@@ -60,6 +60,8 @@ canaries! {
     UnlinkOnRelease = "unlink-on-release",
     /// Waiters do not re-check, so a waiter that misses a notification waits for ever.
     NoRecheck = "no-recheck",
+    /// A held entry counts as lost as soon as a list of the session's entries lacks it, although the list may be an older one.
+    UnlistedIsLost = "unlisted-is-lost",
     /// A waiter that is granted or gives up stays in its line, so those of its session that rest behind it are told nothing.
     NextInLineNotTold = "next-in-line-not-told",
     /// A cancelled acquire of a semaphore keeps its permit.

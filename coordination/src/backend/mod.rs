@@ -83,6 +83,9 @@
 //!   another live session.
 //! * `held`: as soon as `renew` finds that a held entry is gone, it reports this entry. If the store cannot say at the moment
 //!   whether some entry is gone, `renew` still extends the lease, and still reports the other entries that are gone.
+//! * `missing`: `missing` returns those of the held entries that the store does not list as entries of their session. A server that
+//!   lags behind may answer, so an entry that is there may be among them, and the caller asks for this entry alone before it
+//!   believes that the entry is gone. An entry that is gone is among them sooner or later.
 //! * `exact-leave`: `leave` removes exactly the entry that the caller names, and not a later entry that has the same key by now.
 //! * `session-end`: when a session ends, by `close` or because its lease ran out, all its entries end with it, and no `enter` under
 //!   it succeeds any more. Values that it wrote stay.
@@ -231,6 +234,22 @@ pub(crate) trait Entries: Send + Sync + 'static {
     /// the entry. So where many calls have to wait for each other, this one does not wait behind them.
     async fn is_there(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
         Ok(self.position(entry, seq).await?.is_some())
+    }
+
+    /// Whether [`missing`](Self::missing) can tell anything. If not, the holder of each entry looks for its entry itself.
+    fn lists_held(&self) -> bool {
+        false
+    }
+
+    /// Those of the `held` entries of this session that the store does not list: each may be gone, and
+    /// [`is_there`](Self::is_there) knows. One request asks for all of them. `None`: they are so many that one answer would be too
+    /// long, and nothing was asked.
+    async fn missing(
+        &self,
+        _session: SessionId,
+        _held: &[EntryRef],
+    ) -> Result<Option<Vec<EntryId>>> {
+        Ok(None)
     }
 
     /// The live entries and the value of the queue, as of one moment.

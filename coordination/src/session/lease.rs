@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::task::{self, AbortHandle};
+use tokio::time::{Instant, sleep_until};
 
 use super::line::Line;
 use super::{CutOff, Purpose};
@@ -91,6 +92,10 @@ const PASSED: u64 = 0;
 struct Holds {
     ended: Option<LossReason>,
     by_entry: HashMap<EntryId, Held>,
+    /// Whether a task looks for all of them together: see [`looks`](super::looks).
+    are_looked_for: bool,
+    /// When the last list was asked for that the store has given of them.
+    listed: Option<Instant>,
 }
 
 struct Held {
@@ -261,6 +266,51 @@ impl Lease {
         self.holds().by_entry.values().map(|held| held.entry.clone()).collect()
     }
 
+    /// Notes that a task looks for all entries that are held. Returns false if there is one already.
+    pub(super) fn begin_looks(&self) -> bool {
+        !std::mem::replace(&mut self.holds().are_looked_for, true)
+    }
+
+    /// The entries that are held, for the task that looks for all of them. `None`: there are none, and the task ends.
+    pub(super) fn held_or_end_looks(&self) -> Option<Vec<EntryRef>> {
+        let mut holds = self.holds();
+        // Invariant: under one mutex, so that an entry that is registered after this finds that no task looks for it.
+        holds.are_looked_for = !holds.by_entry.is_empty();
+        let held = holds.by_entry.values().map(|held| held.entry.clone());
+        holds.are_looked_for.then(|| held.collect())
+    }
+
+    /// Notes the store's answer to a list of the held entries that was asked for at `asked`. The holders of those that it lacks are
+    /// told to look for themselves.
+    pub(super) fn listed(&self, asked: Instant, missing: &[EntryId]) {
+        let mut holds = self.holds();
+        holds.listed = Some(asked);
+        let missing = missing.iter().filter_map(|id| holds.by_entry.get(id));
+        missing.for_each(|held| held.hold.unlisted.notify_one());
+    }
+
+    /// Resolves when the holder of an entry has to look for the entry itself: a list lacks the entry, or the store has given no list
+    /// for as long as `interval`, counted from now on.
+    pub(crate) async fn look_due(&self, hold: &Hold, interval: Duration) {
+        let mut seen = Instant::now();
+        let without_a_list = async {
+            loop {
+                sleep_until(seen + interval).await;
+                // Each list that was asked for since this entry was last looked for has, or lacks, this entry.
+                let listed = self.holds().listed;
+                match listed {
+                    Some(listed) if listed > seen => seen = listed,
+                    _ => return,
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            () = hold.unlisted.notified() => {}
+            () = without_a_list => {}
+        }
+    }
+
     /// Whether a guard of this process holds the entry with this number. False while the grant is on its way to its caller, who
     /// may have dropped the future.
     pub(crate) fn holds_number(&self, queue: &QueueKey, seq: u64) -> bool {
@@ -336,6 +386,8 @@ pub(crate) struct Hold {
     released: AtomicBool,
     loss: Signal,
     monitor: OnceLock<AbortHandle>,
+    /// Notified when a list of the held entries lacks this one.
+    unlisted: Notify,
 }
 
 /// To whom a grant was given, and when.
@@ -455,6 +507,8 @@ impl Signal {
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::timeout;
+
     use super::*;
     use crate::env::Process;
 
@@ -541,6 +595,55 @@ mod tests {
         lease.lose(LossReason::Closed);
         assert_eq!(hold.loss_reason(), Some(LossReason::ExpiredByServer));
         assert_eq!(lease.register(&entry, None, &hold), Err(LossReason::ExpiredByServer));
+    }
+
+    /// An entry that is held under this lease.
+    fn held(lease: &Lease) -> (EntryRef, Arc<Hold>) {
+        let queue = QueueKey::new("lock", "a", 100).expect("a valid name");
+        let entry = EntryRef { queue, id: EntryId::random(lease.id) };
+        let hold = Arc::new(Hold::default());
+        lease.register(&entry, Some(7), &hold).expect("a live lease");
+        (entry, hold)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_holder_looks_for_its_entry_if_no_list_does() {
+        const INTERVAL: Duration = Duration::from_secs(1);
+        let lease = lease(Duration::from_secs(60), BootInstant::now());
+        let (entry, hold) = held(&lease);
+        let due = lease.look_due(&hold, INTERVAL);
+        tokio::pin!(due);
+        for _ in 0..10 {
+            assert!(timeout(INTERVAL * 4 / 5, &mut due).await.is_err(), "lists have it");
+            lease.listed(Instant::now(), &[]);
+        }
+        let last = Instant::now();
+        due.await;
+        assert!(last.elapsed() >= INTERVAL && last.elapsed() < INTERVAL * 11 / 10);
+
+        // A list that was asked for before the holder looked itself says nothing new.
+        let due = lease.look_due(&hold, INTERVAL);
+        tokio::pin!(due);
+        lease.listed(last, &[]);
+        assert!(timeout(INTERVAL * 11 / 10, &mut due).await.is_ok(), "nothing has come since");
+
+        let told = Instant::now();
+        lease.listed(told, std::slice::from_ref(&entry.id));
+        lease.look_due(&hold, INTERVAL).await;
+        assert!(told.elapsed() < INTERVAL / 10, "the list lacks it");
+        assert_eq!(hold.loss_reason(), None, "that is no loss yet");
+    }
+
+    #[test]
+    fn one_task_looks_for_all_as_long_as_something_is_held() {
+        let lease = lease(Duration::from_secs(60), BootInstant::now());
+        let (entry, _) = held(&lease);
+        assert!(lease.begin_looks() && !lease.begin_looks());
+        assert_eq!(lease.held_or_end_looks().as_deref(), Some(std::slice::from_ref(&entry)));
+        assert!(!lease.begin_looks());
+        lease.deregister(&entry.id);
+        assert_eq!(lease.held_or_end_looks(), None);
+        assert!(lease.begin_looks(), "the task has ended");
     }
 
     #[test]

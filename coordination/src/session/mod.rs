@@ -12,6 +12,7 @@ mod lease;
 mod line;
 #[cfg(all(test, coordination_internals, feature = "memory"))]
 pub(crate) mod logged;
+mod looks;
 mod observer;
 mod runtime;
 mod state;
@@ -19,6 +20,7 @@ mod stopping;
 
 use std::future::Future;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
@@ -63,6 +65,9 @@ const LONGEST_STOP: Duration = Duration::from_secs(5);
 const LONGEST_RETRY: Duration = Duration::from_secs(2);
 /// The longest that a waiter relies on notifications before it asks the store itself.
 const LONGEST_RECHECK: Duration = Duration::from_secs(5);
+
+/// The shares of the longest interval after which each waiter asks the store itself.
+const RECHECKS: RangeInclusive<f64> = 0.7..=1.0;
 
 /// Whether a session is open at the moment.
 #[derive(Clone)]
@@ -283,13 +288,18 @@ impl Session {
 
     /// How long a waiter for an entry, or the holder of one, relies on notifications before it asks the store itself.
     pub(crate) fn recheck_interval(&self, lease: &Lease, entry: &EntryId) -> Duration {
+        self.interval_of(lease, &RECHECKS, entry)
+    }
+
+    /// The interval of whoever has this id, in these shares of the longest that this lease allows.
+    fn interval_of(&self, lease: &Lease, shares: &RangeInclusive<f64>, id: &impl Hash) -> Duration {
         if sings(Canary::NoRecheck) {
             return Duration::from_secs(365 * 24 * 60 * 60);
         }
-        let interval = lease.ttl.unwrap_or(LONGEST_RECHECK).min(LONGEST_RECHECK);
+        let longest = lease.ttl.unwrap_or(LONGEST_RECHECK).min(LONGEST_RECHECK);
         let mut hasher = DefaultHasher::new();
-        entry.hash(&mut hasher);
-        own_interval(interval, hasher.finish())
+        id.hash(&mut hasher);
+        own_interval(longest, shares, hasher.finish())
     }
 
     fn heartbeat_interval(&self, ttl: Option<Duration>) -> Duration {
@@ -323,10 +333,11 @@ impl Session {
     }
 }
 
-/// The recheck interval of the entry with this hash: 70 to 100 percent of the longest. With one interval for all, thousands of
-/// entries that were entered together would be read from the store at the same moments, for ever.
-fn own_interval(longest: Duration, number: u64) -> Duration {
-    longest - longest.mul_f64(0.3 * (number as f64 / u64::MAX as f64))
+/// The interval of the entry or the session with this hash, within these shares of the longest. With one interval for all, thousands
+/// of entries that were entered together would be read from the store at the same moments, for ever.
+fn own_interval(longest: Duration, shares: &RangeInclusive<f64>, number: u64) -> Duration {
+    let difference = shares.end() - shares.start();
+    longest.mul_f64(shares.end() - difference * (number as f64 / u64::MAX as f64))
 }
 
 #[cfg(test)]
@@ -339,7 +350,7 @@ mod tests {
         let longest = Duration::from_secs(5);
         let mut looks = [0; 120];
         for number in (0..COUNT).map(|nth| nth * (u64::MAX / COUNT)) {
-            let interval = own_interval(longest, number);
+            let interval = own_interval(longest, &RECHECKS, number);
             assert!(interval >= longest * 7 / 10 && interval <= longest, "{interval:?}");
             for nth in 1..60_000 / interval.as_millis() {
                 looks[(interval.as_millis() * nth) as usize / 500] += 1;

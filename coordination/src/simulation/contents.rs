@@ -13,8 +13,8 @@ use tokio::sync::watch;
 
 use crate::backend::memory::Memory;
 use crate::backend::{
-    Blocker, Data, Entries, Entry, EntryRef, Gone, Listing, Mode, NewEntry, Position, Room,
-    SessionId, Sessions, Watching,
+    Blocker, Data, Entries, Entry, EntryId, EntryRef, Gone, Listing, Mode, NewEntry, Position,
+    Room, SessionId, Sessions, Watching,
 };
 use crate::canary::{Canary, sings};
 use crate::error::Result;
@@ -57,6 +57,13 @@ impl Contents {
     /// How many entries there are in all queues.
     pub(super) fn entries(&self) -> u64 {
         self.queues().iter().map(|queue| self.listing(queue).entries.len() as u64).sum()
+    }
+
+    /// Whether a queue of this name has an entry with this number.
+    pub(super) fn has_entry(&self, name: &str, seq: u64) -> bool {
+        let queues = self.queues();
+        let mut named = queues.iter().filter(|queue| queue.name() == name);
+        named.any(|queue| self.listing(queue).entries.iter().any(|entry| entry.seq == seq))
     }
 
     /// The value of the queue of this kind and name.
@@ -114,6 +121,15 @@ impl Contents {
             return held.iter().try_for_each(|entry| self.put_back(session, entry));
         }
         now(self.memory.renew(session, held, gone))
+    }
+
+    /// Those of these entries of a session that are gone.
+    pub(super) fn missing(&self, session: SessionId, held: &[EntryRef]) -> Result<Vec<EntryId>> {
+        let missing = Mutex::<Vec<EntryId>>::default();
+        let note =
+            |id: &EntryId| missing.lock().unwrap_or_else(PoisonError::into_inner).push(id.clone());
+        now(self.memory.renew(session, held, &note))?;
+        Ok(missing.into_inner().unwrap_or_default())
     }
 
     pub(super) async fn gone(&self, entry: &EntryRef, seq: u64, waiter: Mode) -> Result<()> {

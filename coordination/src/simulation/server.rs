@@ -132,6 +132,8 @@ struct State {
     /// Whether nobody may enter a queue for now.
     is_quarantined: bool,
     room: Room,
+    /// How many held entries the store lists in one answer; `None`: it lists none.
+    longest_list: Option<usize>,
     /// How often the store was stopped or started. Messages that were in flight at such a moment are lost.
     starts: u64,
     faults: BTreeMap<&'static str, u64>,
@@ -170,6 +172,7 @@ impl World {
             failing: None,
             is_quarantined: false,
             room: Room::Enough,
+            longest_list: Some(usize::MAX),
             starts: 0,
             faults: BTreeMap::new(),
             calls: 0,
@@ -222,6 +225,16 @@ impl World {
     /// Sets the room for entries and their updates. Everything else needs none.
     pub fn set_room(&self, room: Room) {
         self.state().room = room;
+    }
+
+    /// Sets how many held entries of a session the store lists in one answer. With `None` it lists none, so that the holder of each
+    /// looks for its own entry. It is set before clients acquire anything.
+    pub fn set_longest_list(&self, longest: Option<usize>) {
+        self.state().longest_list = longest;
+    }
+
+    pub(super) fn longest_list(&self) -> Option<usize> {
+        self.state().longest_list
     }
 
     /// Fails if there is no room for an entry.
@@ -284,6 +297,11 @@ impl World {
             return false;
         }
         contents.leave(&waiters[random.random_range(0..waiters.len())]).is_ok()
+    }
+
+    /// Whether the store has the entry with this token in a queue of this name.
+    pub fn has_entry(&self, name: &str, token: u64) -> bool {
+        self.contents().has_entry(name, token)
     }
 
     /// How many entries the store has, in all queues.

@@ -1,8 +1,10 @@
 //! Checks of entries: their order and numbers, and to which session they belong.
 
 use super::MOST_POLLS;
-use super::test_store::{Client, TestStore, dropped_after, queue, retry_until_settled};
-use crate::backend::{EntryRef, Mode, NewEntry, PAGE, Position, Write};
+use super::test_store::{
+    BOUND, CALL, Client, TestStore, dropped_after, queue, retry_until_settled,
+};
+use crate::backend::{EntryId, EntryRef, Mode, NewEntry, PAGE, Position, Write};
 use crate::error::Result;
 use crate::key::QueueKey;
 
@@ -256,6 +258,48 @@ pub(super) async fn own_entries_have_their_number(tested: &TestStore<'_>) -> Res
     assert_eq!(client.position(&changed, two.seq).await?, None);
     assert!(client.update(&changed, one.seq).await?);
     Ok(())
+}
+
+pub(super) async fn missing_is_what_is_not_listed(tested: &TestStore<'_>) -> Result<()> {
+    let (client, other) = (tested.client("a").await?, tested.client("b").await?);
+    if !client.store.lists_held() {
+        return Ok(());
+    }
+    let mut held = Vec::new();
+    for (name, mode) in [("one", Mode::Exclusive), ("two", Mode::Shared), ("two", Mode::Exclusive)]
+    {
+        held.push(client.enter_as(&queue(name), mode).await?);
+    }
+    let places: Vec<_> = held.iter().map(|(entry, _)| entry.entry_ref.clone()).collect();
+    until_missing(&client, &places, &[]).await?;
+    let (changed, position) = &held[0];
+    let changed = NewEntry { mode: Mode::Shared, data: "new".into(), ..changed.clone() };
+    assert!(client.update(&changed, position.seq).await?);
+    until_missing(&client, &places, &[]).await?;
+
+    let (_, taken) = &held[1];
+    let listing = other.read(&places[1].queue).await?;
+    let id = listing.entry(taken.seq).expect("it is there").id.clone();
+    let listed = EntryRef { queue: places[1].queue.clone(), id };
+    retry_until_settled(|| other.store.leave(&listed, Some(taken.seq))).await?;
+    until_missing(&client, &places, std::slice::from_ref(&places[1].id)).await?;
+    let (last, position) = &held[2];
+    assert!(client.store.is_there(last, position.seq).await?);
+    assert!(!client.store.is_there(&held[1].0, taken.seq).await?);
+    Ok(())
+}
+
+/// Waits until a list of the session's entries lacks these: a server that lags behind may answer at first.
+async fn until_missing(client: &Client, held: &[EntryRef], expected: &[EntryId]) -> Result<()> {
+    let tries = async {
+        loop {
+            match client.missing(held).await {
+                Ok(missing) if missing != expected => tokio::time::sleep(CALL).await,
+                listed => return listed.map(drop),
+            }
+        }
+    };
+    tokio::time::timeout(10 * BOUND, tries).await.expect("in the end the list is right")
 }
 
 pub(super) async fn exact_leave_takes_one(tested: &TestStore<'_>) -> Result<()> {

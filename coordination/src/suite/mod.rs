@@ -95,6 +95,7 @@ macro_rules! store_suite {
             entries pages_have_every_name [direct];
             entries own_entries_answer_to_their_session_only [direct];
             entries own_entries_have_their_number [direct];
+            entries missing_is_what_is_not_listed [direct];
             entries exact_leave_takes_one [direct];
             entries exact_leave_takes_anothers_as_it_is_listed [direct];
             entries exact_leave_spares_the_next [direct];

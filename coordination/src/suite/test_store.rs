@@ -176,6 +176,12 @@ impl Client {
         Ok(gone.into_inner().expect("nobody panics here"))
     }
 
+    /// Those of these entries that a list of the session's entries lacks.
+    pub(super) async fn missing(&self, held: &[EntryRef]) -> Result<Vec<EntryId>> {
+        let missing = repeat(|| attempt(self.store.missing(self.session.id, held))).await?;
+        Ok(missing.expect("a few entries are not too many"))
+    }
+
     /// The names of the queues that have an entry, in order.
     pub(super) async fn queues(&self) -> Result<Vec<String>> {
         all_pages(async |from| retry_until_settled(|| self.store.queues("lock", from)).await).await

@@ -70,6 +70,7 @@ macro_rules! conformance {
             timing t2_told_within_50_ms_of_waking [servers] gate;
             timing t3_told_of_a_broken_lock [everywhere] gate;
             timing t3_told_of_a_deleted_key [servers] gate;
+            timing t3_one_of_many_is_told [servers] gate;
             timing t3_told_of_a_revoked_session [processes] gate;
             timing t4_suspended_is_not_lost [servers] gate;
             timing t5_closed_is_the_last_state [everywhere] gate;

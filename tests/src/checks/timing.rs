@@ -199,6 +199,35 @@ pub async fn t3_told_of_a_deleted_key(store: &TestStore) -> Result<()> {
     Ok(())
 }
 
+/// T3: of many entries of one client one is deleted. Its holder learns of that, and the holders of the others lose nothing, however
+/// often the client looks for all of its entries.
+pub async fn t3_one_of_many_is_told(store: &TestStore) -> Result<()> {
+    const MANY: usize = 20;
+    let holder = store.connect("holder").await?;
+    let mut held = Vec::new();
+    for number in 0..MANY {
+        let lock = holder.lock(format!("one-of-many-{number}"))?;
+        held.push(lock.acquire(Some(PATIENCE)).await?);
+    }
+    let taken = Arc::new(held.swap_remove(MANY / 2));
+    let entries = store.entries("lock");
+    let token = taken.token().value();
+    let entry = entries.iter().find(|entry| store.server().token_of(entry) == token);
+    let entry = entry.expect("it is at the store");
+    let delete = async { assert!(store.server().delete_entry(entry)) };
+    let (delay, reason) = told_after(&taken, delete).await;
+    eprintln!("T3: told {delay:?} after one of {MANY} entries was deleted");
+    assert_eq!(reason, LossReason::EntryDeleted);
+    assert!(delay <= store.notice_bound(), "told after {delay:?}");
+    // In this time the client looks for all of its entries more than once.
+    sleep(2 * store.ttl().expect("the check is for leases").min(PATIENCE)).await;
+    for guard in held {
+        assert!(guard.is_held());
+        guard.release().await?;
+    }
+    Ok(())
+}
+
 /// T3: the holder learns that its session was ended, long before its deadline.
 pub async fn t3_told_of_a_revoked_session(store: &TestStore) -> Result<()> {
     let holder = store.connect("holder").await?;

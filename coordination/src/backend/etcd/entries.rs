@@ -57,14 +57,18 @@
 //! put: so an update that arrives after a later one has no effect. If the condition fails, `<own>` is read. If it has our new text,
 //! an earlier try has made the update; if it is still our entry, the update is tried once more with the revision that was read.
 
+use std::collections::HashSet;
+
 use async_trait::async_trait;
 use etcd_client::{
-    GetOptions, KeyValue, PutOptions, SortOrder, SortTarget, Txn, TxnOp, TxnResponse,
+    Client, GetOptions, KeyValue, LeaseTimeToLiveOptions, PutOptions, SortOrder, SortTarget, Txn,
+    TxnOp, TxnResponse,
 };
 
 use super::Etcd;
 use super::client::Endpoints;
 use super::entry::{blocker_of, entry_of, lease_of, number, revision_of, seq_of};
+use super::error::is_answer_too_long;
 use super::keys::{REMOVED, Range, VALUE, entries, exclusive};
 use super::txn::{compare, found, kept, keys_only, make_on, revision_in};
 use super::values::value_of;
@@ -72,9 +76,17 @@ use crate::backend::server::connections::Ready;
 use crate::backend::server::reads;
 use crate::backend::server::stored::check_name;
 use crate::backend::server::txn_kv::{Attempt, Condition, Enter, Entered, Left, is_there};
-use crate::backend::{Blocker, Cursor, Entries, EntryRef, Listing, Mode, NewEntry, Page, Position};
+use crate::backend::{
+    Blocker, Cursor, Entries, EntryId, EntryRef, Listing, Mode, NewEntry, Page, Position, SessionId,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::QueueKey;
+
+/// How many bytes the keys of all held entries may have in one answer. The client crate accepts answers of 4 MiB about leases, and
+/// the limit cannot be raised. The rest is for the session's entries that wait.
+const LONGEST_LIST: usize = 3 * 1024 * 1024;
+/// How many bytes a key takes in an answer besides its own, at most.
+const AROUND_KEY: usize = 4;
 
 #[async_trait]
 impl Entries for Etcd {
@@ -113,6 +125,35 @@ impl Entries for Etcd {
         }
         let blocker = self.blocker(entry, seq, &found(&answer, 1), limit).await?;
         Ok(Some(Position { seq, blocker }))
+    }
+
+    fn lists_held(&self) -> bool {
+        true
+    }
+
+    /// Lists the keys of the session's lease. The leader answers from its memory, where the newest keys may be missing for a moment
+    /// after another server has confirmed them.
+    async fn missing(&self, session: SessionId, held: &[EntryRef]) -> Result<Option<Vec<EntryId>>> {
+        let keys: Vec<_> = held.iter().map(|entry| self.txn_kv.key(entry)).collect();
+        if keys.iter().map(|key| key.len() + AROUND_KEY).sum::<usize>() > LONGEST_LIST {
+            return Ok(None);
+        }
+        let list = async |client: Client| {
+            let with_keys = LeaseTimeToLiveOptions::new().with_keys();
+            match client.lease_client().time_to_live(lease_of(session), Some(with_keys)).await {
+                Ok(listed) => Ok(Some(listed)),
+                Err(error) if is_answer_too_long(&error) => Ok(None),
+                Err(error) => Err(error),
+            }
+        };
+        let listing =
+            self.connections.call("watch", async |connected| connected.call(list).await).await?;
+        let Some(listed) = listing else { return Ok(None) };
+        // If the leader does not know the lease, it answers without keys. That is no proof that the session is over: a leader that was
+        // just elected may not have heard of a new lease yet.
+        let there: HashSet<&[u8]> = listed.keys().iter().map(Vec::as_slice).collect();
+        let missing = held.iter().zip(&keys).filter(|(_, key)| !there.contains(key.as_bytes()));
+        Ok(Some(missing.map(|(entry, _)| entry.id.clone()).collect()))
     }
 
     async fn read(&self, queue: &QueueKey) -> Result<Listing> {

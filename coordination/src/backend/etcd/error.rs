@@ -19,6 +19,7 @@ mod code {
     pub(super) const PERMISSION_DENIED: i32 = 7;
     pub(super) const RESOURCE_EXHAUSTED: i32 = 8;
     pub(super) const FAILED_PRECONDITION: i32 = 9;
+    pub(super) const OUT_OF_RANGE: i32 = 11;
     pub(super) const INTERNAL: i32 = 13;
     pub(super) const UNAVAILABLE: i32 = 14;
     pub(super) const UNAUTHENTICATED: i32 = 16;
@@ -42,6 +43,12 @@ pub(super) fn is_lease_missing(error: &EtcdError) -> bool {
         EtcdError::LeaseKeepAliveError(message) => message == LEASE_NOT_FOUND,
         _ => false,
     }
+}
+
+/// Whether the client has thrown the answer away because it is longer than the client accepts. The connection is still good.
+pub(super) fn is_answer_too_long(error: &EtcdError) -> bool {
+    matches!(error, EtcdError::GRpcStatus(status)
+        if status.code() as i32 == code::OUT_OF_RANGE && status.message().contains("message length too large"))
 }
 
 /// Whether the call was refused, before anything was done, because rights have changed since the call's token was given. With
@@ -195,6 +202,18 @@ mod tests {
         let status = tonic::Status::from_error(Box::new(spoiled));
         let told = failure("enter", EtcdError::GRpcStatus(status)).error;
         assert_eq!((told.kind(), told.effect()), (ErrorKind::Tls, Effect::Unknown));
+    }
+
+    #[test]
+    fn an_answer_that_is_too_long_is_known() {
+        // The words of tonic's decoder, and etcd's for a revision that was compacted.
+        let long = "Error, decoded message length too large: found 4194305 bytes, the limit is: 4194304 bytes";
+        let compacted = "etcdserver: mvcc: required revision has been compacted";
+        let is_too_long = |message: &str| {
+            let status = tonic::Status::new(tonic::Code::OutOfRange, message);
+            is_answer_too_long(&EtcdError::GRpcStatus(status))
+        };
+        assert!(is_too_long(long) && !is_too_long(compacted));
     }
 
     #[test]

@@ -65,7 +65,7 @@ use zookeeper_client::{Client, Error as ZooKeeperError};
 
 use super::Zookeeper;
 use super::client::{Connection, Found};
-use super::entry::{Known, Made, entry_of};
+use super::entry::{Known, Made, entry_of, number};
 use super::error::from_zookeeper;
 use super::nodes::Node;
 use super::open_sessions::no_loss;
@@ -76,7 +76,8 @@ use crate::backend::server::names::{self, Extent};
 use crate::backend::server::own_entries::Own;
 use crate::backend::server::stored::{StoredEntry, check_name, mode_in};
 use crate::backend::{
-    Blocker, Cursor, Entries, EntryRef, Left, Listing, Mode, NewEntry, Page, Position,
+    Blocker, Cursor, Entries, EntryId, EntryRef, Left, Listing, Mode, NewEntry, Page, Position,
+    SessionId,
 };
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::key::{self, QueueKey};
@@ -92,6 +93,11 @@ const EXACT: usize = 2;
 /// How many nodes of a queue are read in one request. A request may have a megabyte, and the path of one node may have 500 bytes or
 /// more.
 const BATCH: usize = 1024;
+/// How many bytes the paths of all held entries may have in one answer. A server answers the requests of a session one after the
+/// other, so a heartbeat waits behind this answer. (`jute.maxbuffer` limits requests to a server, and not its answers.)
+const LONGEST_LIST: usize = 4 * 1024 * 1024;
+/// How many bytes a path takes in an answer besides its own.
+const AROUND_PATH: usize = 4;
 /// How many queues one request lists, when the names of all queues with entries are looked for.
 const QUEUES: usize = 32;
 
@@ -196,6 +202,42 @@ impl Entries for Zookeeper {
         let Some(made) = made.filter(|made| made.seq == seq) else { return Ok(None) };
         let connection = self.sessions.of("position", entry.session)?;
         self.position_of(&connection, entry, &made).await
+    }
+
+    /// Reads the entry's node, and not the whole queue. The server is not brought up to date first: whatever it has answered or
+    /// notified this session of, it knows, and so does each server to which the session moves.
+    async fn is_there(&self, entry: &NewEntry, seq: u64) -> Result<bool> {
+        let made = self.own.own(&entry.entry_ref.id).and_then(|own| own.known.made);
+        let Some(made) = made.filter(|made| made.seq == seq) else { return Ok(false) };
+        let connection = self.sessions.of("watch", entry.session)?;
+        let path = self.tree.entry(&entry.entry_ref.queue, &made.name);
+        let found = connection.read_one("watch", path).await?;
+        Ok(found.is_some_and(|found| number(found.stat.czxid) == seq))
+    }
+
+    fn lists_held(&self) -> bool {
+        true
+    }
+
+    /// Lists the session's ephemeral nodes.
+    async fn missing(&self, session: SessionId, held: &[EntryRef]) -> Result<Option<Vec<EntryId>>> {
+        let path = |entry: &EntryRef| {
+            let made = self.own.own(&entry.id)?.known.made?;
+            Some(self.tree.entry(&entry.queue, &made.name))
+        };
+        let paths: Vec<_> = held.iter().map(path).collect();
+        let bytes = paths.iter().flatten().map(|path| path.len() + AROUND_PATH).sum::<usize>();
+        if bytes > LONGEST_LIST {
+            return Ok(None);
+        }
+        let connection = self.sessions.of("watch", session)?;
+        let root = self.tree.root();
+        let listing = connection
+            .call("watch", |client: Arc<Client>| async move { client.list_ephemerals(root).await });
+        let there: HashSet<String> = listing.await?.into_iter().collect();
+        let is_missing = |path: Option<&String>| path.is_none_or(|path| !there.contains(path));
+        let missing = held.iter().zip(&paths).filter(|(_, path)| is_missing(path.as_ref()));
+        Ok(Some(missing.map(|(entry, _)| entry.id.clone()).collect()))
     }
 
     async fn read(&self, queue: &QueueKey) -> Result<Listing> {

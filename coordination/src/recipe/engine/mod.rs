@@ -7,6 +7,7 @@ mod deciding;
 pub(crate) mod grant;
 pub(crate) mod label;
 pub(crate) mod loss;
+mod monitor;
 pub(crate) mod own_entry;
 pub(crate) mod place;
 pub(crate) mod policy;

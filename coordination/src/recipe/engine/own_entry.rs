@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 use tokio::task::unconstrained;
 
 use super::loss::{LossWatch, loss_reason};
+use super::monitor::Monitor;
 use crate::backend::{Data, EntryId, EntryRef, Mode, NewEntry, Room};
 use crate::canary::{Canary, sings};
 use crate::characteristics::LossDetection;
@@ -17,9 +18,6 @@ use crate::env::Unforked;
 use crate::error::{Effect, Error, ErrorKind, LossReason, Result};
 use crate::key::QueueKey;
 use crate::session::{Hold, Lease, Purpose, Session};
-
-/// How long after a grant the watch on its entry starts: a shorter hold needs no watch.
-const UNWATCHED: Duration = Duration::from_millis(20);
 
 /// The contents of a new entry.
 #[derive(Clone)]
@@ -268,37 +266,15 @@ impl OwnEntry {
         if self.session.backend.characteristics().loss_detection == LossDetection::Heartbeat {
             return;
         }
-        let (session, lease) = (Arc::clone(&self.session), Arc::clone(&self.lease));
         let Some(seq) = self.seq else { return };
-        let entry = self.entry.clone();
-        let monitor = self.session.spawn(async move {
-            tokio::time::sleep(UNWATCHED).await;
-            let mut delays = session.retry_delays(lease.ttl);
-            loop {
-                let recheck = session.recheck_interval(&lease, &entry.entry_ref.id);
-                let gone = session.gone(&entry.entry_ref, seq, Mode::Exclusive, recheck).await;
-                if let Err(error) = gone {
-                    // The session is over. A server may report that once, and then answer nothing more on this connection.
-                    if let Some(reason) = error.loss_reason() {
-                        return lease.lose(reason);
-                    }
-                    // Even if notifications fail, the entry itself can perhaps be read.
-                    tracing::debug!(%error, "cannot watch our entry");
-                    tokio::time::sleep(delays.next_delay()).await;
-                }
-                // `gone` may resolve early, for example after an update: so the entry is lost only if it is not found.
-                let look = async { session.backend.is_there(&entry, seq).await };
-                match session.attempt(lease.ttl, "watch", look).await {
-                    Ok(false) => return lease.entry_lost(&entry.entry_ref.id),
-                    Ok(true) => {}
-                    Err(error) => match error.loss_reason() {
-                        Some(reason) => return lease.lose(reason),
-                        None => tokio::time::sleep(delays.next_delay()).await,
-                    },
-                }
-            }
-        });
-        self.hold.watched_by(monitor.abort_handle());
+        let monitor = Monitor {
+            session: Arc::clone(&self.session),
+            lease: Arc::clone(&self.lease),
+            hold: Arc::clone(&self.hold),
+            entry: self.entry.clone(),
+            seq,
+        };
+        self.hold.watched_by(self.session.spawn(monitor.run()).abort_handle());
     }
 }
 

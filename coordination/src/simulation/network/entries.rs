@@ -3,7 +3,10 @@
 use async_trait::async_trait;
 
 use super::{Call, Network, happens, late};
-use crate::backend::{Cursor, Entries, EntryRef, Listing, NewEntry, Page, Position};
+use crate::backend::{
+    Cursor, Entries, EntryId, EntryRef, Listing, NewEntry, Page, Position, SessionId, Store,
+};
+use crate::characteristics::LossDetection;
 use crate::error::Result;
 use crate::key::QueueKey;
 
@@ -59,6 +62,31 @@ impl Entries for Network {
         self.call(Call::Other, move |world| {
             let entry = entry.clone();
             async move { world.contents().position(&entry, seq) }
+        })
+        .await
+    }
+
+    fn lists_held(&self) -> bool {
+        let is_told = self.characteristics().loss_detection == LossDetection::Watch;
+        is_told && self.world.longest_list().is_some()
+    }
+
+    async fn missing(&self, session: SessionId, held: &[EntryRef]) -> Result<Option<Vec<EntryId>>> {
+        if self.world.longest_list().is_none_or(|longest| held.len() > longest) {
+            return Ok(None);
+        }
+        // The answer of a server that does not know these entries yet.
+        let is_older = self.world.draw(|random, weather| happens(random, weather.older_answer));
+        let held = held.to_vec();
+        self.call(Call::Other, move |world| {
+            let held = held.clone();
+            async move {
+                if is_older {
+                    world.count("older list");
+                    return Ok(Some(held.into_iter().map(|entry| entry.id).collect()));
+                }
+                world.contents().missing(session, &held).map(Some)
+            }
         })
         .await
     }

@@ -6,7 +6,9 @@ use std::thread;
 use std::time::Duration;
 
 use coordination::simulation::{Client, Clocks, Link, Run, Weather, World};
-use coordination::{Admission, Coordinator, Effect, ErrorKind, LossReason, Refusal, blocking};
+use coordination::{
+    Admission, Coordinator, Effect, ErrorKind, LockGuard, LossReason, Refusal, blocking,
+};
 use tokio::runtime::Builder;
 use tokio::time::{sleep, timeout};
 
@@ -47,6 +49,82 @@ fn an_entry_that_is_removed_while_watches_fail_is_noticed() {
         let told = timeout(2 * TTL, held.lost()).await;
         assert_eq!(told, Ok(LossReason::EntryDeleted));
     });
+}
+
+/// So many locks of one client, held for a while.
+async fn hold(coordinator: &Coordinator, count: usize) -> Vec<LockGuard> {
+    let mut held = Vec::new();
+    for number in 0..count {
+        let lock = coordinator.lock(number.to_string()).expect("a good name");
+        held.push(lock.acquire(None).await.expect("it is free"));
+    }
+    sleep(MOMENT).await;
+    held
+}
+
+/// T3: no notification arrives. The removal of one of several entries is noticed as soon as a single one's would be, whether the store
+/// lists all of them, too few, or none; and also if its lists say of every entry that it is gone. All others stay held.
+#[test]
+fn t3_one_of_many_that_is_removed_unnoticed_is_told() {
+    for longest in [None, Some(1), Some(usize::MAX)] {
+        for older_answer in [0, 1_000_000] {
+            in_a_world(TTL, async |world, coordinator| {
+                world.set_longest_list(longest);
+                world.set_weather(Weather {
+                    lost_notification: 1_000_000,
+                    older_answer,
+                    ..Weather::calm()
+                });
+                let mut held = hold(&coordinator, 20).await;
+                let taken = held.swap_remove(7);
+                let broken = coordinator.lock("7").expect("a good name").break_lock().await;
+                assert!(broken.expect("the store is there").is_some());
+                // A look comes within the lease, and its answer a moment later.
+                let told = timeout(TTL + TTL / 10, taken.lost()).await;
+                assert_eq!(told, Ok(LossReason::EntryDeleted), "{longest:?} {older_answer}");
+                sleep(10 * TTL).await;
+                assert!(held.iter().all(|guard| guard.is_held()), "{longest:?} {older_answer}");
+            });
+        }
+    }
+}
+
+/// If the store stops answering with lists, each holder looks for its own entry, and no later than before.
+#[test]
+fn t3_lists_that_end_are_missed_by_nobody() {
+    in_a_world(TTL, async |world, coordinator| {
+        world.set_weather(Weather { lost_notification: 1_000_000, ..Weather::calm() });
+        let mut held = hold(&coordinator, 20).await;
+        sleep(10 * TTL).await;
+        world.set_longest_list(Some(1));
+        let taken = held.swap_remove(7);
+        let broken = coordinator.lock("7").expect("a good name").break_lock().await;
+        assert!(broken.expect("the store is there").is_some());
+        let told = timeout(TTL + TTL / 10, taken.lost()).await;
+        assert_eq!(told, Ok(LossReason::EntryDeleted));
+        sleep(10 * TTL).await;
+        assert!(held.iter().all(|guard| guard.is_held()), "nobody has touched them");
+    });
+}
+
+/// L7: what a thousand held entries ask in a minute is what one does: a list now and then, beside the heartbeats.
+#[test]
+fn l7_a_thousand_held_entries_ask_as_much_as_one() {
+    let asked = |count: usize| {
+        let mut asked = 0;
+        in_a_world(10 * TTL, async |world, coordinator| {
+            let _held = hold(&coordinator, count).await;
+            sleep(10 * TTL).await;
+            let before = world.calls();
+            sleep(60 * TTL).await;
+            asked = world.calls() - before;
+        });
+        asked
+    };
+    let (one, thousand) = (asked(1), asked(1_000));
+    // A heartbeat each second, and a list every 3.5 to 4 s.
+    assert!((70..=85).contains(&one), "{one}");
+    assert!(one.abs_diff(thousand) <= 2, "{one} {thousand}");
 }
 
 /// Kinds of errors that do not go away with time, because somebody has to change a setting first.

@@ -7,13 +7,13 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use coordination::simulation::{moment, nanos};
-use coordination::{Admission, Coordinator, Error, Patience, Result};
+use coordination::{Admission, Coordinator, Error, LossReason, Patience, Result};
 use coordination_history::{Event, NEVER, Why};
 use rand::RngExt;
 
 use super::held::Held;
 use super::{cohort, downgrade};
-use crate::stage::{Process, Stage};
+use crate::stage::{OBJECTS, Process, Stage};
 
 /// What a task wants to acquire, and how long it waits.
 #[derive(Clone, Copy, Debug)]
@@ -209,7 +209,7 @@ pub(super) async fn hold(
 ) {
     let record = |event| stage.record(process.number, object, attempt, event);
     stage.granted(process, object, attempt, &held);
-    let is_lost = stay(stage, &held, &record).await;
+    let is_lost = stay(stage, object, &held, &record).await;
     let probe = |before| Event::Probe { before, held: held.is_held() };
     record(probe(moment()));
     if is_lost && held.is_held() {
@@ -272,7 +272,7 @@ async fn timed(stage: &Stage, held: Held, called: u64, held_for: Duration) {
 }
 
 /// Holds the guard for a while. Returns true if the guard was lost during that time.
-async fn stay(stage: &Stage, held: &Held, record: &impl Fn(Event)) -> bool {
+async fn stay(stage: &Stage, object: u32, held: &Held, record: &impl Fn(Event)) -> bool {
     let end = nanos() + stage.up_to(stage.plan.hold).as_nanos() as u64;
     let mut lost = pin!(held.lost());
     let mut seems_lost = false;
@@ -282,8 +282,11 @@ async fn stay(stage: &Stage, held: &Held, record: &impl Fn(Event)) -> bool {
         let step = stage.up_to(stage.plan.hold / 3) + Duration::from_millis(1);
         tokio::select! {
             biased;
-            _ = &mut lost => {
+            reason = &mut lost => {
                 record(Event::Lost { deadline: NEVER });
+                if reason == LossReason::EntryDeleted {
+                    judge_removal(stage, object, held);
+                }
                 return true;
             }
             () = tokio::time::sleep(step) => {
@@ -295,6 +298,18 @@ async fn stay(stage: &Stage, held: &Held, record: &impl Fn(Event)) -> bool {
         }
     }
     false
+}
+
+/// T3: checks that an entry is gone whose holder was told so.
+fn judge_removal(stage: &Stage, object: u32, held: &Held) {
+    let name = OBJECTS.iter().find_map(|(id, name, _)| (*id == object).then_some(*name));
+    let token = held.token().value();
+    stage.judges("T3");
+    if name.is_some_and(|name| stage.world.has_entry(name, token)) {
+        stage.broken(format!(
+            "T3: entry {token} of object {object} is there, and was told to be gone"
+        ));
+    }
 }
 
 /// A future that polls another future up to `times` times, and then returns `None`.

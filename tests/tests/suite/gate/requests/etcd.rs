@@ -52,6 +52,16 @@ fn a_lock_that_is_held_for_a_while_is_watched() {
     });
 }
 
+/// A list of the session's keys, once in 3.5 to 4 s, looks for all locks that are held.
+#[test]
+fn many_locks_that_are_held_cost_what_one_does() {
+    rerun_on_threads(async || {
+        let cost = counted().await.held_for(100, Duration::from_secs(12)).await;
+        assert_eq!(cost.served(), cost.of("LeaseTimeToLive"), "{cost}");
+        assert!((2..=4).contains(&cost.of("LeaseTimeToLive")), "{cost}");
+    });
+}
+
 /// An attempt to acquire a lock that is held costs two requests: one enters, and the other removes the entry.
 #[test]
 fn a_try_in_vain_is_two_requests() {

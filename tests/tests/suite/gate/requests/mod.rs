@@ -111,6 +111,21 @@ impl Counted {
         [idle, handing]
     }
 
+    /// The cost of so many locks that are held for `length`, from when all of them are watched.
+    #[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
+    async fn held_for(&self, count: usize, length: Duration) -> Cost {
+        let mut held = Vec::new();
+        for number in 0..count {
+            let lock = self.lock(&format!("held-{number}"));
+            held.push(lock.acquire(Some(SOON)).await.expect("it is free"));
+        }
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        let cost = self.cost(tokio::time::sleep(length)).await;
+        println!("{count} locks that are held for {length:?}: {cost}");
+        assert!(held.iter().all(|guard| guard.is_held()));
+        cost
+    }
+
     /// Many calls are given up while the server's answers are held back: in one case for longer than a call may take,
     /// and in the other so briefly that some calls are given up before they were sent. A single request settles the
     /// outcome of all calls that were sent; a call that was not sent leaves nothing to settle. All in all, each call

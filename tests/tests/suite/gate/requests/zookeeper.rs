@@ -52,6 +52,17 @@ fn a_lock_that_is_held_for_a_while_is_watched() {
     });
 }
 
+/// A list of the session's nodes, once in 3.5 to 4 s, looks for all locks that are held.
+#[test]
+fn many_locks_that_are_held_cost_what_one_does() {
+    rerun_on_threads(async || {
+        let length = Duration::from_secs(12);
+        let cost = counted().await.held_for(100, length).await;
+        // Heartbeats, which come each second, and the lists.
+        assert!(cost.requests <= length.as_secs() + 1 + 4, "{cost}");
+    });
+}
+
 #[test]
 fn a_try_in_vain_is_three_requests() {
     rerun_on_threads(async || {
