@@ -73,6 +73,16 @@ fn a_try_in_vain_is_two_requests() {
 }
 
 #[test]
+fn many_locks_that_are_held_cost_a_few_queries() {
+    rerun_on_threads(async || {
+        let cost = counted().await.held_for(100, Duration::from_secs(10)).await;
+        // Three blocking queries, each repeated every second; every five seconds two reads of up to sixty keys each, for
+        // the locks that share a query; and heartbeats. Queries that move to other connections are sent once more.
+        assert!(cost.requests <= 3 * 10 + 2 * 3 + 4 + 10, "{cost}");
+    });
+}
+
+#[test]
 fn idle_waiters_cost_a_few_queries() {
     rerun_on_threads(async || {
         let server = counted().await;
