@@ -81,7 +81,7 @@ impl Case {
         Ran { started, done }
     }
 
-    fn run(self, clock: &WallClock) -> Outcome {
+    fn run(self) -> Outcome {
         let store = Store::file();
         let (first, log) = (store.path("first"), store.path("log"));
         let end = match self.first {
@@ -98,17 +98,21 @@ impl Case {
             seconds = Duration::from_millis(self.job).as_secs_f64(),
         );
         let job = store.script("job", &text);
-        let host = |ahead: u64| {
+        let ahead = WallClock::new();
+        ahead.set_ahead(Duration::from_millis(self.skew));
+        let host = |clock: Option<&WallClock>| {
             let words = format!("{}{job}", self.words());
             let mut coordination = store.coordination(words.split(' '));
-            coordination.envs(clock.ahead(Duration::from_millis(ahead)));
+            if let Some(clock) = clock {
+                coordination.envs(clock.environment());
+            }
             Wrapper::start(&mut coordination)
         };
         let start = Instant::now();
         let until = |after: u64| {
             sleep((start + Duration::from_millis(after)).saturating_duration_since(Instant::now()));
         };
-        let mut hosts = vec![host(self.skew)];
+        let mut hosts = vec![host(Some(&ahead))];
         let mut killed = None;
         let mut kill = |hosts: &mut Vec<Wrapper>| {
             let id = written(&first);
@@ -122,7 +126,7 @@ impl Case {
             kill(&mut hosts);
         }
         until(self.skew);
-        hosts.push(host(0));
+        hosts.push(host(None));
         if self.first == First::IsKilled && hosts.len() == 2 {
             kill(&mut hosts);
         }
@@ -157,11 +161,10 @@ impl fmt::Display for Outcome {
 
 /// Runs all of these, and prints them as a table.
 pub(crate) fn as_promised(cases: &[Case]) {
-    let clock = WallClock::new();
     let mut broken = 0;
     for some in cases.chunks(AT_ONCE) {
         let outcomes: Vec<_> = scope(|scope| {
-            let runs: Vec<_> = some.iter().map(|case| scope.spawn(|| case.run(&clock))).collect();
+            let runs: Vec<_> = some.iter().map(|case| scope.spawn(|| case.run())).collect();
             runs.into_iter().map(|run| run.join().expect("it does not panic")).collect()
         });
         for outcome in outcomes {

@@ -48,6 +48,7 @@ macro_rules! fault_rows {
             store cuts f14_every_cut_of_connect_and_stop [servers] soak;
             site operator f22_session_ended [servers cluster] gate;
             site operator f23_entry_deleted [servers cluster] gate;
+            site clock f29_client_clock_set [servers] soak;
             site guards f39_children_spawned_while_held [processes] soak;
             store dropped f41_locks_at_every_message [servers] soak;
             store dropped f41_recipes_at_every_message [servers] soak;
