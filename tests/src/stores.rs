@@ -220,8 +220,7 @@ mod tests {
                 assert!(soak.lines().any(is_it), "tests/soak has no part {part}");
             }
         };
-        // Faults of `file://` are not in the soak, because its fault rows are all in the gate.
-        expected("faults", &|store| store.has_servers());
+        expected("faults", &|store| !store.is_in_process());
         expected("chaos", &|store| !store.is_in_process());
         expected("storm", &|store| !store.has_servers());
     }

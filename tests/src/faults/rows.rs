@@ -48,7 +48,7 @@ macro_rules! fault_rows {
             store cuts f14_every_cut_of_connect_and_stop [servers] soak;
             site operator f22_session_ended [servers cluster] gate;
             site operator f23_entry_deleted [servers cluster] gate;
-            site clock f29_client_clock_set [servers] soak;
+            site clock f29_client_clock_set [processes] soak;
             site guards f39_children_spawned_while_held [processes] soak;
             store dropped f41_locks_at_every_message [servers] soak;
             store dropped f41_recipes_at_every_message [servers] soak;
@@ -125,9 +125,12 @@ macro_rules! fault_rows {
             $crate::harness::rerun_if_starved(|| $crate::faults::$module::$row(apart));
         }
     };
-    ($part:ident $kind:ident $backend:ident) => {
-        $crate::fault_rows! { @list [$part $kind $backend] }
+    // Written out, so that another kind of store is no macro call without tests, but an error.
+    ($part:ident files $backend:ident) => { $crate::fault_rows! { @list [$part files $backend] } };
+    ($part:ident server $backend:ident) => {
+        $crate::fault_rows! { @list [$part server $backend] }
     };
+    ($part:ident three $backend:ident) => { $crate::fault_rows! { @list [$part three $backend] } };
 }
 
 /// The name of each row, and its groups of stores.

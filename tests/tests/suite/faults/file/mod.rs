@@ -1,3 +1,4 @@
 //! Faults of `file://`.
 
 mod gate;
+mod soak;

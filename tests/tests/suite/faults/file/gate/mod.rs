@@ -27,7 +27,6 @@ const NOT_APPLICABLE: &[(u32, &str)] = &[
     (14, "there is no network; the storm kills a process each second, at any step, instead"),
     (22, "there is no lease to revoke; F-35 removes the session's directory instead"),
     (23, "`f35_lock_file_unlinked` is the operator who deletes a lock"),
-    (29, "the row F-74, which is made on this store, too, has a clock that is years ahead"),
     (38, "no such file system can be mounted here: unit test of `backend/file/directory.rs`"),
     (40, "needs `fork`: the check of C9, which runs on every backend"),
     (41, "the checks of C1 and C2, which run on every backend"),
@@ -50,7 +49,7 @@ fn site() -> (Scratch, Site) {
 
 use crate::WORKER;
 
-coordination_tests::fault_rows!(gate file File);
+coordination_tests::fault_rows!(gate files File);
 
 /// A holder may be paused for any length of time and keeps its lock, because there is no lease.
 #[test]

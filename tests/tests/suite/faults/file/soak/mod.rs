@@ -1,0 +1,3 @@
+//! The fault rows on `file://` that the gate leaves out.
+
+coordination_tests::fault_rows!(soak files File);
