@@ -21,7 +21,7 @@ use tokio::sync::{Mutex, MutexGuard};
 
 use super::config::Database;
 use super::database::{Server, join};
-use super::error::{failure, is_undone};
+use super::error::{failure, is_denied, is_undone};
 use super::link::SILENCE;
 use super::polls::Polls;
 use super::statement::text_of;
@@ -167,7 +167,11 @@ impl Connection {
             return Err(Failure::broken(Error::new(ErrorKind::Unavailable, operation, message)));
         };
         let sent = Sent::on(&self.connections, self.epoch);
-        let rows = conn.query(statement).await;
+        let mut rows = conn.query::<Row, _>(statement).await;
+        // The procedure was rolled back, so it may be sent again.
+        if rows.as_ref().is_err_and(is_denied) && self.read_rights(&mut conn).await {
+            rows = conn.query(statement).await;
+        }
         let answered = match rows {
             Ok(rows) => Ok(rows),
             Err(error) => {
@@ -185,6 +189,16 @@ impl Connection {
             Err((failure, is_undone)) if is_undone && !failure.is_broken => Ok(Err(failure)),
             Err((failure, _)) => Err(failure),
         }
+    }
+
+    /// Has the server read the user's rights on the database anew. On a connection it goes by those that he had when the database was
+    /// chosen there. So a right that was taken away for a while, and given back, would be missing on this connection for as long as it
+    /// lasts (`F-56`). Returns whether that succeeded.
+    async fn read_rights(&self, conn: &mut Conn) -> bool {
+        let Some(connections) = self.connections.upgrade() else { return false };
+        let choosing = format!("ROLLBACK; USE {}", connections.link.dialect.database);
+        drop(connections);
+        conn.query_drop(choosing).await.is_ok()
     }
 
     /// Sends a statement that changes nothing on each lane for calls on which nothing was sent for [`SILENCE`].

@@ -345,7 +345,7 @@ async fn install(conn: &mut Conn, database: &Database) -> Result<bool, Failure> 
     if !is_ours(last_row(conn, find_version()).await, database)? {
         let mut all: Vec<_> = statements().collect();
         all.push(format!("INSERT IGNORE INTO coordination_version VALUES ({VERSION})"));
-        conn.query_drop(all.join(";\n")).await.map_err(failed)?;
+        conn.query_drop(all.join(";\n")).await.map_err(not_made)?;
     }
     let released = format!("DO RELEASE_LOCK({lock}); {}", find_version());
     let released = last_row(conn, released).await;
@@ -379,6 +379,22 @@ fn unknown() -> Failure {
 
 fn failed(error: MysqlError) -> Failure {
     failure("connect", &error)
+}
+
+/// The failure if our tables and procedures could not be created. If a right is missing for that, they may exist all the same: the server
+/// does not show procedures to a user who may not call them.
+fn not_made(error: MysqlError) -> Failure {
+    let failure = failed(error);
+    if failure.error.kind() != ErrorKind::Permission {
+        return failure;
+    }
+    let message = format!(
+        "this user cannot see all of our tables and procedures, perhaps because he lacks EXECUTE or another right, and cannot create \
+         them: {}",
+        failure.error.message()
+    );
+    let error = Error::new(ErrorKind::Permission, "connect", message);
+    Failure { error: error.with_source(failure.error), ..failure }
 }
 
 #[cfg(test)]

@@ -23,6 +23,11 @@ pub(super) fn is_undone(error: &MysqlError) -> bool {
     matches!(error, MysqlError::Server(said) if matches!(said.code, 1205 | 1213))
 }
 
+/// Whether the server has refused a statement because the user lacks a right, by what the connection knows of his rights.
+pub(super) fn is_denied(error: &MysqlError) -> bool {
+    matches!(error, MysqlError::Server(said) if judged(said.code).0 == ErrorKind::Permission)
+}
+
 /// Translates an error with which the server has answered. The whole procedure was rolled back, unless the function `effect` says
 /// that it may not have been.
 fn refusal(operation: &'static str, said: &ServerError) -> Failure {
@@ -160,6 +165,7 @@ mod tests {
     fn what_others_were_in_the_way_of_is_made_again() {
         assert!(is_undone(&said(1205)) && is_undone(&said(1213)));
         assert!(!is_undone(&said(1317)) && !is_undone(&DriverError::ConnectionClosed.into()));
+        assert!(is_denied(&said(1142)) && is_denied(&said(1370)) && !is_denied(&said(1045)));
     }
 
     #[test]
