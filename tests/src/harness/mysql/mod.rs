@@ -13,7 +13,7 @@ use std::process::Command;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use super::{Certificates, Identity, Launch, Node, Scratch, ports::free_address};
+use super::{Certificates, Identity, Launch, Node, Scratch, WallClock, ports::free_address};
 
 /// How long the server may take until it is ready.
 const READY: Duration = Duration::from_secs(30);
@@ -22,6 +22,8 @@ const PROGRAM: &str = "/usr/sbin/mariadbd";
 /// The user of the harness and of the clients. It may do everything and needs no password.
 const USER: &str = "coordination";
 
+/// The directory of the data that were saved.
+const SAVED: &str = "saved";
 /// Makes a server writable until it is restarted.
 const WRITABLE: &str = "SET GLOBAL read_only = 0";
 
@@ -30,9 +32,10 @@ const WRITABLE: &str = "SET GLOBAL read_only = 0";
 pub struct MysqlOptions {
     replicas: usize,
     also_at: Option<String>,
-    tls: Option<Vec<PathBuf>>,
+    tls: Option<(Vec<PathBuf>, bool)>,
     settings: Vec<(String, String)>,
     is_restricted: bool,
+    environment: Vec<(&'static str, String)>,
 }
 
 impl MysqlOptions {
@@ -62,11 +65,23 @@ impl MysqlOptions {
         self
     }
 
-    /// Serves clients by TLS with the certificate `shown`, and refuses connections without TLS.
-    pub fn tls(mut self, certificates: &Certificates, shown: &Identity) -> Self {
+    /// Has the servers see this clock.
+    pub fn clock(mut self, clock: &WallClock) -> Self {
+        self.environment.extend(clock.environment());
+        self
+    }
+
+    /// Serves clients by TLS with the certificate `shown`, and refuses connections without TLS. If `client_required`,
+    /// clients need a certificate too.
+    pub fn tls(
+        mut self,
+        certificates: &Certificates,
+        shown: &Identity,
+        client_required: bool,
+    ) -> Self {
         let files =
             vec![shown.certificate.clone(), shown.key.clone(), certificates.authority.clone()];
-        self.tls = Some(files);
+        self.tls = Some((files, client_required));
         self
     }
 
@@ -78,8 +93,9 @@ impl MysqlOptions {
     pub fn start(self) -> Mysql {
         let scratch = Scratch::new("mysql");
         let users = scratch.join("users.sql");
+        let required = if matches!(self.tls, Some((_, true))) { " REQUIRE x509" } else { "" };
         let text = format!(
-            "CREATE OR REPLACE USER '{USER}'@'%';\nGRANT ALL ON *.* TO '{USER}'@'%' WITH GRANT OPTION;\n"
+            "CREATE OR REPLACE USER '{USER}'@'%'{required};\nGRANT ALL ON *.* TO '{USER}'@'%' WITH GRANT OPTION;\n"
         );
         fs::write(&users, text).expect("the directory is ours");
         let nodes: Vec<_> = (0..=self.replicas)
@@ -103,7 +119,7 @@ impl MysqlOptions {
 
     fn node(&self, index: usize, address: SocketAddr, users: &Path, scratch: &Scratch) -> Node {
         let data = scratch.join(format!("n{index}"));
-        run(Command::new("cp").arg("-a").arg(template()).arg(&data));
+        copy(template(), &data);
         let at = |name: &str| scratch.join(format!("n{index}-{name}")).display().to_string();
         let temporary = at("tmp");
         fs::create_dir(&temporary).expect("the directory is ours");
@@ -139,7 +155,7 @@ impl MysqlOptions {
             settings.push(("log-bin", "log".to_owned()));
             settings.push(("read-only", "on".to_owned()));
         }
-        if let Some(files) = &self.tls {
+        if let Some((files, _)) = &self.tls {
             let names = ["ssl-cert", "ssl-key", "ssl-ca"];
             settings
                 .extend(names.into_iter().zip(files.iter().map(|file| file.display().to_string())));
@@ -153,7 +169,11 @@ impl MysqlOptions {
             .collect();
         let name = format!("n{index}");
         let log = scratch.join(format!("{name}.log"));
-        let launch = move || Launch::new(PROGRAM, &log).clear_env().args(&flags);
+        let environment = self.environment.clone();
+        let launch = move || {
+            let launch = Launch::new(PROGRAM, &log).clear_env().args(&flags);
+            environment.iter().fold(launch, |launch, (name, to)| launch.env(name, to))
+        };
         Node::start(name, address, launch)
     }
 }
@@ -233,6 +253,32 @@ impl Mysql {
             .unwrap_or_default()
     }
 
+    /// Copies the data of the first node, as they are at this moment: it stands still meanwhile. To be called once.
+    ///
+    /// # Panics
+    ///
+    /// If the data cannot be copied.
+    pub fn save(&self) {
+        self.nodes[0].pause();
+        copy(&self.scratch.join("n0"), &self.scratch.join(SAVED));
+        self.nodes[0].resume();
+    }
+
+    /// Kills the first node and starts it again with the data that [`save`](Self::save) has copied. It is ready on return.
+    ///
+    /// # Panics
+    ///
+    /// If the data cannot be copied, or the node does not become ready.
+    pub fn restore(&self) {
+        let data = self.scratch.join("n0");
+        self.nodes[0].kill();
+        let replaced = fs::rename(&data, self.scratch.join("replaced"));
+        replaced.expect("the data are restored once");
+        copy(&self.scratch.join(SAVED), &data);
+        self.nodes[0].restart();
+        wait_ready(&self.nodes[0]);
+    }
+
     /// Makes a replica the primary, as an operator does who has given up the old one.
     ///
     /// # Panics
@@ -295,6 +341,10 @@ fn template() -> &'static Path {
         (scratch, path)
     });
     path
+}
+
+fn copy(data: &Path, to: &Path) {
+    run(Command::new("cp").arg("-a").arg(data).arg(to));
 }
 
 fn run(command: &mut Command) {

@@ -17,10 +17,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 pub use self::pooler::Pooler;
-use super::{Certificates, Identity, Launch, Node, Scratch, ports::free_address};
+use super::{Certificates, Identity, Launch, Node, Scratch, WallClock, ports::free_address};
 
 /// How long the servers may take until they are ready.
 const READY: Duration = Duration::from_secs(20);
+/// The directory of the data that were saved.
+const SAVED: &str = "saved";
 /// The contents of `pg_hba.conf`: the superuser needs no password, but every other role does.
 const ACCESS: &str = "host all postgres all trust\nhost replication postgres all trust\n\
                       host all all all scram-sha-256\n";
@@ -34,6 +36,7 @@ pub struct PostgresOptions {
     settings: Vec<(String, String)>,
     pooled: Option<usize>,
     is_restricted: bool,
+    environment: Vec<(&'static str, String)>,
 }
 
 impl PostgresOptions {
@@ -65,6 +68,12 @@ impl PostgresOptions {
     /// Also serves clients at this address. A test that runs in a network namespace of its own needs this.
     pub fn also_at(mut self, address: &str) -> Self {
         self.also_at = Some(address.to_owned());
+        self
+    }
+
+    /// Has the servers see this clock.
+    pub fn clock(mut self, clock: &WallClock) -> Self {
+        self.environment.extend(clock.environment());
         self
     }
 
@@ -108,16 +117,14 @@ impl PostgresOptions {
     }
 
     fn make_primary(&self, data: &Path) {
-        run(as_servers("cp").arg("-a").arg(template()).arg(data));
+        copy(template(), data);
         let mut access = ACCESS.to_owned();
         if let Some((files, client_required)) = &self.tls {
             access = access.replace("host ", "hostssl ").replace(
                 "trust",
                 if *client_required { "trust clientcert=verify-ca" } else { "trust" },
             );
-            for (file, name) in files.iter().zip(["server.crt", "server.key", "ca.crt"]) {
-                put(&data.join(name), &fs::read(file).expect("the certificates are there"));
-            }
+            put_certificates(data, files);
         }
         put(&data.join("pg_hba.conf"), access.as_bytes());
     }
@@ -148,14 +155,13 @@ impl PostgresOptions {
             .collect();
         let name = format!("n{index}");
         let log = scratch.join(format!("{name}.log"));
+        let environment = self.environment.clone();
         let launch = move || {
             let command = as_servers(binary("postgres"));
             let words = command.get_args().map(ToOwned::to_owned).collect::<Vec<_>>();
-            Launch::new(command.get_program(), &log)
-                .clear_env()
-                .args(words)
-                .args(&flags)
-                .with_children()
+            let launch = Launch::new(command.get_program(), &log).clear_env();
+            let launch = environment.iter().fold(launch, |launch, (name, to)| launch.env(name, to));
+            launch.args(words).args(&flags).with_children()
         };
         Node::start(name, address, launch)
     }
@@ -225,6 +231,44 @@ impl Postgres {
         self.pooler.as_ref().expect("the servers were started with a pooler")
     }
 
+    /// Copies the data of the first node, as they are at this moment: its processes stand still meanwhile. To be called once.
+    ///
+    /// # Panics
+    ///
+    /// If the data cannot be copied.
+    pub fn save(&self) {
+        self.nodes[0].pause();
+        copy(&self.scratch.join("n0"), &self.scratch.join(SAVED));
+        self.nodes[0].resume();
+    }
+
+    /// Kills the first node and starts it again with the data that [`save`](Self::save) has copied. It is ready on return.
+    ///
+    /// # Panics
+    ///
+    /// If the data cannot be copied, or the node does not become ready.
+    pub fn restore(&self) {
+        let data = self.scratch.join("n0");
+        self.nodes[0].kill();
+        // They are moved and not removed: the node's other processes may not have ended yet.
+        let replaced = fs::rename(&data, self.scratch.join("replaced"));
+        replaced.expect("the data are restored once");
+        copy(&self.scratch.join(SAVED), &data);
+        self.nodes[0].restart();
+        wait_ready(&self.nodes[0]);
+    }
+
+    /// Gives the first node these certificates, which it reads when it starts.
+    ///
+    /// # Panics
+    ///
+    /// If a certificate cannot be read.
+    pub fn put_certificates(&self, certificates: &Certificates) {
+        let Identity { certificate, key } = &certificates.server;
+        let files = [certificate, key, &certificates.authority].map(Clone::clone);
+        put_certificates(&self.scratch.join("n0"), &files);
+    }
+
     /// Promotes a replica to primary.
     ///
     /// # Panics
@@ -287,6 +331,17 @@ fn make_replica(data: &Path, primary: SocketAddr) {
     let (host, port) = (primary.ip().to_string(), primary.port().to_string());
     command.args(["-h", &host, "-p", &port, "-U", "postgres", "--checkpoint=fast", "--no-sync"]);
     run(command.args(["-R", "-D"]).arg(data));
+}
+
+fn copy(data: &Path, to: &Path) {
+    run(as_servers("cp").arg("-a").arg(data).arg(to));
+}
+
+/// Puts the files of the server's certificate, of its key and of the authority where the server finds them.
+fn put_certificates(data: &Path, files: &[PathBuf]) {
+    for (file, name) in files.iter().zip(["server.crt", "server.key", "ca.crt"]) {
+        put(&data.join(name), &fs::read(file).expect("the certificates are there"));
+    }
 }
 
 /// Writes a file that only the user that runs the servers can read.

@@ -82,7 +82,7 @@ impl SqlServer for Mysql {
 
     fn start(certificates: Option<&Certificates>) -> Self {
         match certificates {
-            Some(those) => Self::options().tls(those, &those.server).start(),
+            Some(those) => Self::options().tls(those, &those.server, false).start(),
             None => Self::one(),
         }
     }
