@@ -2,7 +2,7 @@
 //! another version, and entries and sessions left by others. Each such store implements [`SqlServer`], which supplies
 //! the statements that the checks need.
 
-mod faults;
+pub(crate) mod faults;
 
 use std::sync::Arc;
 use std::thread;
@@ -14,10 +14,6 @@ use coordination_tests::must_hold;
 use rand::RngExt;
 use tokio::task::block_in_place;
 use tokio::time::timeout;
-
-pub(crate) use self::faults::{
-    f24_all_is_dropped, f49_a_user_is_shut_out, f71_a_password_is_replaced, f72_the_server_is_full,
-};
 
 pub(crate) const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));
 /// A number as a server gives it while its clock is set far ahead.

@@ -1,19 +1,132 @@
-//! Rows of the fault matrix that are the same on each store on an SQL server: what its administrator does to the tables and to the
-//! user of a client that holds a lock.
+//! Rows of the fault matrix that are the same on each store on an SQL server. Here: what its administrator does to the tables and to
+//! the user of a client that holds a lock. Each such store implements [`Faulty`] beside [`SqlServer`].
+
+mod clock;
+mod many;
+mod parted;
+mod restored;
+mod rights;
+mod space;
 
 use std::fs;
 use std::time::{Duration, Instant};
 
 use coordination::{Coordinator, ErrorKind, LossReason};
-use coordination_tests::harness::Scratch;
+use coordination_tests::harness::{Mounted, Scratch, WallClock};
 use coordination_tests::must_hold;
 use tokio::task::block_in_place;
 use tokio::time::{sleep, timeout};
 
+pub(crate) use self::clock::{
+    f28_server_clock_set_back, f28_server_clock_set_back_after_a_death,
+    f28_server_clock_set_forward, f28_server_clock_steps, f62_a_clock_that_was_ahead_is_set_right,
+    f62_a_clock_that_was_behind_is_set_right,
+};
+pub(crate) use self::many::{
+    f58_fifty_clients_after_restarts, f65_many_names_used_once, f65_ten_thousand_names_held,
+    f65_ten_thousand_sessions_end_at_once,
+};
+pub(crate) use self::parted::f59_a_primary_is_cut_off_with_its_client;
+pub(crate) use self::restored::{
+    f61_the_server_comes_back_without_its_data, f68_a_watcher_goes_on_after_the_restore,
+    f68_what_was_given_back_since_blocks_nobody,
+};
+pub(crate) use self::rights::{
+    f56_what_the_user_may_is_taken_away_for_a_while, f73_each_right_is_missing,
+};
+pub(crate) use self::space::f36_what_is_held_is_kept_while_the_disk_is_full;
 use super::{PATIENCE, SqlServer, ask, count, make, one, try_ask, url};
 
 /// The timeout of waits; longer than any of them should take.
 const LONG: Duration = Duration::from_secs(30);
+
+/// A server of one SQL store whose clock, data, disk and replica can be broken.
+pub(crate) trait Faulty: SqlServer {
+    /// The time by the server's clock, as the tables have it.
+    const NOW: &'static str;
+    /// A query for the seconds since 1970 by the server's clock.
+    const SECONDS: &'static str;
+    /// Statements that add ten thousand sessions, `dead1` to `dead10000`, which live for minutes. Each has an entry in the queue of
+    /// the only entry that there is, behind it.
+    const CROWD: &'static str;
+    /// A statement that leaves what the locks `used-1` to `used-20000` leave that were acquired and released.
+    const USED: &'static str;
+
+    /// Starts one server, which sees this clock.
+    fn start_by(clock: &WallClock) -> Self;
+
+    /// Copies the data of the first node, as they are at this moment. To be called once.
+    fn save(&self);
+
+    /// Kills the first node and starts it again with the data that were saved. It is ready on return.
+    fn restore(&self);
+
+    /// A small disk of its own for a database, and that database's URL. Only the tables are on that disk, and not the server's log.
+    fn on_a_small_disk(&self) -> (Mounted, String);
+
+    /// For each right that the user `app` needs: the statement that takes it away, the one that gives it back, and what the error has
+    /// to name.
+    fn each_right() -> Vec<[String; 3]>;
+
+    /// Starts a primary, and a replica of it that has to confirm each commit before it is answered.
+    fn confirmed() -> Self;
+
+    /// From now on the replica receives nothing. When this returns, it has carried out all that it had confirmed.
+    fn cut_off(&self);
+
+    /// Makes the replica the primary.
+    fn promote_replica(&self);
+}
+
+/// Makes a test of each row of the fault matrix that is the same on each store on an SQL server, on this server.
+macro_rules! sql_rows {
+    ($server:ty: $($row:ident)*) => {
+        $(
+            #[test]
+            fn $row() {
+                coordination_tests::harness::rerun_if_starved(crate::sql::faults::$row::<$server>);
+            }
+        )*
+    };
+    (on_threads $server:ty: $($row:ident)*) => {
+        $(
+            #[test]
+            fn $row() {
+                coordination_tests::harness::rerun_on_threads(crate::sql::faults::$row::<$server>);
+            }
+        )*
+    };
+    ($server:ty) => {
+        crate::sql::faults::sql_rows! {
+            $server:
+            f28_server_clock_set_forward
+            f28_server_clock_set_back
+            f28_server_clock_set_back_after_a_death
+            f28_server_clock_steps
+            f59_a_primary_is_cut_off_with_its_client
+            f61_the_server_comes_back_without_its_data
+            f62_a_clock_that_was_behind_is_set_right
+            f62_a_clock_that_was_ahead_is_set_right
+            f68_what_was_given_back_since_blocks_nobody
+        }
+        crate::sql::faults::sql_rows! {
+            on_threads $server:
+            f24_all_is_dropped
+            f36_what_is_held_is_kept_while_the_disk_is_full
+            f49_a_user_is_shut_out
+            f56_what_the_user_may_is_taken_away_for_a_while
+            f58_fifty_clients_after_restarts
+            f65_ten_thousand_names_held
+            f65_ten_thousand_sessions_end_at_once
+            f65_many_names_used_once
+            f68_a_watcher_goes_on_after_the_restore
+            f71_a_password_is_replaced
+            f72_the_server_is_full
+            f73_each_right_is_missing
+        }
+    };
+}
+pub(crate) use sql_rows;
 
 /// Makes the tables, and the user `app`, who may use them. Returns his URL.
 async fn make_app<S: SqlServer>(server: &S) -> String {

@@ -2,6 +2,8 @@
 //!
 //! Leases are two seconds and heartbeats 300 ms, unless a row needs others.
 
+mod certificates;
+mod faulty;
 mod load;
 mod pooler;
 mod replicas;
@@ -14,9 +16,7 @@ use coordination_tests::harness::Postgres;
 
 coordination_tests::fault_rows!(all server Postgres);
 
-crate::sql::sql_checks! {
-    Postgres: f24_all_is_dropped f49_a_user_is_shut_out f71_a_password_is_replaced f72_the_server_is_full
-}
+crate::sql::faults::sql_rows!(Postgres);
 
 /// The timeout of waits; longer than any row should take.
 const LONG: Duration = Duration::from_secs(30);
@@ -24,7 +24,6 @@ const LONG: Duration = Duration::from_secs(30);
 /// The rows of the fault matrix for which this folder has no test, and the reason.
 const NOT_APPLICABLE: &[(u32, &str)] = &[
     (35, "there is no lock file; F-23 deletes the entry"),
-    (36, "a server without space for its log ends: F-8 is what clients see"),
     (37, "there is no directory; a role without the rights is in the check of SEC-7"),
     (38, "there is no file system"),
     (40, "needs `fork`: the check of C9, which runs on every backend"),
@@ -32,6 +31,10 @@ const NOT_APPLICABLE: &[(u32, &str)] = &[
 
 #[test]
 fn every_row_has_a_test_or_a_reason() {
-    let sources = [include_str!("pooler.rs"), include_str!("replicas.rs")];
+    let sources = [
+        include_str!("pooler.rs"),
+        include_str!("replicas.rs"),
+        include_str!("../../../sql/faults/space.rs"),
+    ];
     matrix::assert_complete(Backend::Postgres, &sources, NOT_APPLICABLE);
 }

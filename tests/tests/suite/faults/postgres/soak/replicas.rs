@@ -19,13 +19,13 @@ fn site(replicas: usize) -> (Arc<Postgres>, Site) {
 }
 
 /// Waits until the node's answer to the statement is `answer`.
-fn until(postgres: &Postgres, node: usize, statement: &str, answer: &str) {
+pub(super) fn until(postgres: &Postgres, node: usize, statement: &str, answer: &str) {
     let seen = || postgres.try_ask(node, statement).as_deref() == Ok(answer);
     assert!(wait_until(LONG, seen), "{statement}: {:?}", postgres.try_ask(node, statement));
 }
 
 /// From now on, this replica receives from another server, or from none.
-fn follow(postgres: &Postgres, replica: usize, primary: Option<usize>) {
+pub(super) fn follow(postgres: &Postgres, replica: usize, primary: Option<usize>) {
     let from = primary.map(|primary| {
         let address = postgres.node(primary).address();
         format!("user=postgres host={} port={}", address.ip(), address.port())
