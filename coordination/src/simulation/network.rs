@@ -157,6 +157,10 @@ impl Network {
         if let Some(refused) = self.world.refusal() {
             return Err(refused);
         }
+        let _slot = match call {
+            Call::Heartbeat => None,
+            Call::Other => self.world.slot().await,
+        };
         let way = self.world.draw(Way::draw);
         let (answer, answered) = oneshot::channel();
         let (client, world) = (Arc::clone(&self.client), self.world.clone());

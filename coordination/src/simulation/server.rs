@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use super::contents::Contents;
@@ -134,6 +135,8 @@ struct State {
     room: Room,
     /// How many held entries the store lists in one answer; `None`: it lists none.
     longest_list: Option<usize>,
+    /// The slots for calls in flight; `None`: there are as many as anybody wants.
+    slots: Option<Arc<Semaphore>>,
     /// How often the store was stopped or started. Messages that were in flight at such a moment are lost.
     starts: u64,
     faults: BTreeMap<&'static str, u64>,
@@ -173,6 +176,7 @@ impl World {
             is_quarantined: false,
             room: Room::Enough,
             longest_list: Some(usize::MAX),
+            slots: None,
             starts: 0,
             faults: BTreeMap::new(),
             calls: 0,
@@ -235,6 +239,18 @@ impl World {
 
     pub(super) fn longest_list(&self) -> Option<usize> {
         self.state().longest_list
+    }
+
+    /// From now on only so many calls may be in flight at the same time; the others wait for their turn. Heartbeats do not count, and a
+    /// watch counts until it has begun.
+    pub fn set_slots(&self, slots: usize) {
+        self.state().slots = Some(Arc::new(Semaphore::new(slots)));
+    }
+
+    /// A slot for a call, as soon as there is one; `None`: none is needed.
+    pub(super) async fn slot(&self) -> Option<OwnedSemaphorePermit> {
+        let slots = self.state().slots.clone()?;
+        slots.acquire_owned().await.ok()
     }
 
     /// Fails if there is no room for an entry.

@@ -40,14 +40,16 @@ impl Monitor {
             let gone = session.gone(&entry.entry_ref, self.seq, Mode::Exclusive, recheck);
             let mut gone = pin!(gone);
             // The watch goes on while the holder looks for its entry: to begin another would cost the store a request.
+            // Invariant: it is polled all the time, also during a look. When a connection was made anew, the watch may have a slot for calls, or
+            // be the next that is given one, and the look has to wait for a slot as well. If the watch were not polled then, nobody would
+            // give the slot back, and the watches of a few holders would take all slots for good.
             let told = loop {
                 tokio::select! {
                     biased;
                     told = gone.as_mut() => break told,
-                    () = lease.look_due(&self.hold, look), if lists => {}
-                }
-                if !self.is_there(&mut delays).await {
-                    return;
+                    is_there = self.look_when_due(&mut delays, look), if lists => if !is_there {
+                        return;
+                    }
                 }
             };
             if let Err(error) = told {
@@ -64,6 +66,12 @@ impl Monitor {
                 return;
             }
         }
+    }
+
+    /// Waits until the holder has to look for its entry itself, and does so. False: the entry is lost, or its session is.
+    async fn look_when_due(&self, delays: &mut DecorrelatedJitter, interval: Duration) -> bool {
+        self.lease.look_due(&self.hold, interval).await;
+        self.is_there(delays).await
     }
 
     /// Looks for the entry until the store has answered. False: the entry is lost, or its session is.

@@ -62,6 +62,9 @@ impl Network {
             let after = Duration::from_millis(random.random_range(0..200));
             (way, lost, is_cut_short.then_some((after, is_broken)))
         });
+        if let Some(_slot) = self.world.slot().await {
+            on_its_way(way.there + way.back).await;
+        }
         let (client, world) = (Arc::clone(&self.client), self.world.clone());
         let (tell, told) = oneshot::channel();
         let watch = tokio::spawn(async move {

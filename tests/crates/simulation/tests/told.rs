@@ -10,6 +10,7 @@ use coordination::{
     Admission, Coordinator, Effect, ErrorKind, LockGuard, LossReason, Refusal, blocking,
 };
 use tokio::runtime::Builder;
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 const TTL: Duration = Duration::from_secs(1);
@@ -103,6 +104,33 @@ fn t3_lists_that_end_are_missed_by_nobody() {
         let told = timeout(TTL + TTL / 10, taken.lost()).await;
         assert_eq!(told, Ok(LossReason::EntryDeleted));
         sleep(10 * TTL).await;
+        assert!(held.iter().all(|guard| guard.is_held()), "nobody has touched them");
+    });
+}
+
+/// L2: many watches begin at once, as after a reconnect, and wait for a slot among the calls in flight. Meanwhile no list comes, and their
+/// holders look for their entries, for which they need a slot as well. In the end each gets one, and so does who comes next.
+#[test]
+fn l2_holders_that_look_while_their_watches_begin_leave_slots_to_others() {
+    in_a_world(TTL, async |world, coordinator| {
+        world.set_weather(Weather { delay: 8..=8, ..Weather::calm() });
+        let mut acquiring = JoinSet::new();
+        for number in 0..150 {
+            let lock = coordinator.lock(number.to_string()).expect("a good name");
+            acquiring.spawn(async move { lock.acquire(None).await });
+        }
+        let mut held = Vec::new();
+        while let Some(one) = acquiring.join_next().await {
+            held.push(one.expect("no panic").expect("it is free"));
+        }
+        // The watches begin a moment after the grants. The last of them has its slot 1.2 s later, when each holder has begun to look.
+        world.set_slots(2);
+        sleep(2 * TTL).await;
+        // There is room for all looks from now on, unless someone keeps a slot.
+        world.set_weather(Weather { delay: 1..=1, ..Weather::calm() });
+        let next = coordinator.lock("next").expect("a good name");
+        let granted = timeout(20 * TTL, next.acquire(None)).await;
+        drop(granted.expect("a slot becomes free").expect("the lock is free"));
         assert!(held.iter().all(|guard| guard.is_held()), "nobody has touched them");
     });
 }
