@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::backend::{Mode, NewEntry};
 use crate::retry::DecorrelatedJitter;
-use crate::session::{Hold, Lease, Session};
+use crate::session::{Hold, Lease, Session, may_pass};
 
 /// How long after a grant the watch on its entry starts: a shorter hold needs no watch.
 const UNWATCHED: Duration = Duration::from_millis(20);
@@ -90,7 +90,12 @@ impl Monitor {
                         lease.lose(reason);
                         return false;
                     }
-                    None => tokio::time::sleep(delays.next_delay()).await,
+                    None if may_pass(&error) => tokio::time::sleep(delays.next_delay()).await,
+                    // Refused, by a right that was taken away for instance. That may last, and ten thousand holders may be told so.
+                    None => {
+                        let pause = session.recheck_interval(lease, &entry.entry_ref.id);
+                        tokio::time::sleep(pause).await;
+                    }
                 },
             }
         }

@@ -155,6 +155,22 @@ fn l7_a_thousand_held_entries_ask_as_much_as_one() {
     assert!(one.abs_diff(thousand) <= 2, "{one} {thousand}");
 }
 
+/// L7: whoever may not read an entry any more asks no more often than whoever may.
+#[test]
+fn l7_holders_that_are_refused_do_not_ask_again_and_again() {
+    const COUNT: u64 = 100;
+    in_a_world(10 * TTL, async |world, coordinator| {
+        let _held = hold(&coordinator, COUNT as usize).await;
+        let before = world.calls();
+        world.set_failing(Some(ErrorKind::Permission));
+        // The session lasts longer than this.
+        sleep(8 * TTL).await;
+        let asked = world.calls() - before;
+        // Two looks of each holder, and some tries of heartbeats and of lists.
+        assert!(asked <= 2 * COUNT + 60, "{asked}");
+    });
+}
+
 /// Kinds of errors that do not go away with time, because somebody has to change a setting first.
 const LASTING: [ErrorKind; 4] =
     [ErrorKind::Auth, ErrorKind::Permission, ErrorKind::Tls, ErrorKind::Config];
