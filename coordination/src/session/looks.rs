@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use super::{Lease, Session, may_pass};
 use crate::backend::EntryId;
 use crate::canary::{Canary, sings};
+use crate::error::Error;
 
 /// The shares of the longest interval after which a session asks for the next list.
 const LISTS: RangeInclusive<f64> = 0.7..=0.8;
@@ -71,11 +72,36 @@ impl Session {
                         return lease.lose(reason);
                     }
                     tracing::debug!(%error, "no list of what is held");
-                    if may_pass(&error) {
+                    if is_asked_again_soon(&error, asked.elapsed(), interval) {
                         pause = delays.next_delay();
                     }
                 }
             }
         }
+    }
+}
+
+/// Whether a list is asked for again soon that has failed with this error, after so long.
+///
+/// If no answer came in time, the answer may be long, and the connection slow. It may still be on its way: on ZooKeeper a request cannot
+/// be taken back, and heartbeats wait behind its answer. If the next one were asked for at once, there would soon be no answer to a
+/// heartbeat in time, and the session would be lost. So the holders look for themselves, one after the other.
+fn is_asked_again_soon(error: &Error, took: Duration, interval: Duration) -> bool {
+    may_pass(error) && took < interval / 10
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    #[test]
+    fn a_list_that_is_late_is_not_asked_for_again_at_once() {
+        let (moment, interval) = (Duration::from_millis(100), Duration::from_millis(3_500));
+        let error = |kind| Error::new(kind, "watch", "no answer");
+        let is_soon = |kind, took| is_asked_again_soon(&error(kind), took, interval);
+        assert!(is_soon(ErrorKind::Unavailable, moment));
+        assert!(!is_soon(ErrorKind::Unavailable, 10 * moment));
+        assert!(!is_soon(ErrorKind::Permission, moment));
     }
 }
