@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use coordination::{FencingToken, SharedValue, State as SessionState, Version};
+use tokio::sync::watch;
 
 use self::place::{EndsWithIt, Place, Waiter};
 pub(crate) use self::undelivered::Undelivered;
@@ -213,11 +214,15 @@ async fn work(
     };
     let waited = tokio::select! {
         biased;
-        // Nobody waits there any more: it is left by dropping the wait.
-        () = place.given_up() => return,
-        _ = phases.wait_for(|phase| *phase != Phase::Serving) => Err(Problem::draining()),
-        refused = service.auth.refused(may_wait) => Err(refused),
-        waited = wait(&service, &wanted, (&place, is_kept), begun) => waited,
+        // Nobody waits there any more, or it was taken away: it is left by dropping the wait.
+        () = place.given_up() => None,
+        _ = phases.wait_for(|phase| *phase != Phase::Serving) => Some(Err(Problem::draining())),
+        refused = service.auth.refused(may_wait) => Some(Err(refused)),
+        waited = wait(&service, &wanted, (&place, is_kept), begun) => Some(waited),
+    };
+    let Some(waited) = waited else {
+        // Of one that was taken away whoever comes back in time is told.
+        return until_told(&place, &mut phases).await;
     };
     // From here on nothing is dropped half-way: a promise may be written.
     let outcome = match waited {
@@ -248,12 +253,17 @@ async fn work(
         Err(problem) => {
             // Whoever comes back in time is told what became of its place, and does not begin anew without a word.
             place.fail(problem, waiting);
-            tokio::select! {
-                biased;
-                () = place.over() => {}
-                _ = phases.wait_for(|phase| *phase != Phase::Serving) => {}
-            }
+            until_told(&place, &mut phases).await;
         }
+    }
+}
+
+/// Waits until whoever has come back was told what became of its place, or until nobody can come back any more.
+async fn until_told(place: &Place<Undelivered>, phases: &mut watch::Receiver<Phase>) {
+    tokio::select! {
+        biased;
+        () = place.over() => {}
+        _ = phases.wait_for(|phase| *phase != Phase::Serving) => {}
     }
 }
 

@@ -122,11 +122,15 @@ impl<T> Place<T> {
         Some(Waiter::new(self, number, received))
     }
 
-    /// Waits until nobody waits at it, and it is not kept any more.
+    /// Waits until nobody waits at it, and it is not kept any more, or until it is taken away.
     pub(crate) async fn given_up(&self) {
         loop {
             let until = {
                 let mut state = self.state();
+                // It was taken away: whoever comes back is told so, or was told.
+                if state.is_over || state.failed.is_some() {
+                    return;
+                }
                 let until = state.answer.is_none().then_some(state.until);
                 if until.is_some_and(|until| until <= Instant::now()) {
                     state.is_over = true;
@@ -177,21 +181,26 @@ impl<T> Place<T> {
         self.queue.token().is_some_and(|token| token.value() == fence)
     }
 
-    /// An administrator takes it away: whoever waits is told, and who comes back begins anew. False: it is over already.
+    /// An administrator takes it away: whoever waits is told, or who comes back while it is [kept](Self::over). False: it is over already.
     pub(crate) fn take_away(&self) -> bool {
         let mut state = self.state();
-        if state.is_over {
+        if state.is_over || state.failed.is_some() {
             return false;
         }
+        let why = "an administrator has taken the place in the queue away";
+        let problem = Problem::new(Code::Broken, why);
+        let Some(answer) = state.answer.take() else {
+            let until_told: Box<dyn Send> = Box::new(());
+            state.failed = Some((problem, until_told));
+            drop(state);
+            self.changed.notify_one();
+            return true;
+        };
         // What is granted at this moment is not kept for anybody either.
         (state.is_over, state.keep, state.until) = (true, Duration::ZERO, Instant::now());
-        let answer = state.answer.take();
         drop(state);
         self.changed.notify_one();
-        if let Some(answer) = answer {
-            let why = "an administrator has taken the place in the queue away";
-            drop(answer.send(Err(Problem::new(Code::Broken, why))));
-        }
+        drop(answer.send(Err(problem)));
         true
     }
 
@@ -227,6 +236,8 @@ impl<T> Place<T> {
         let state = self.state();
         match state.answer {
             Some(_) => state.keep,
+            // What is granted as it is taken away is kept for nobody.
+            None if state.failed.is_some() => Duration::ZERO,
             None => state.until.saturating_duration_since(Instant::now()),
         }
     }
@@ -478,6 +489,19 @@ mod tests {
         place.fail(Problem::new(Code::StoreAway, "it is away"), ());
         place.over().await;
         assert!(place.wait_at(KEPT).is_none(), "it has ended");
+    }
+
+    /// Whoever comes back to a place that was taken away meanwhile would begin anew, and nobody could have it go.
+    #[tokio::test]
+    async fn who_comes_back_is_told_that_its_place_was_taken_away() {
+        let place = Place::<u32>::new();
+        drop(place.wait_at(KEPT).expect("it is new"));
+        assert!(place.take_away() && !place.take_away());
+        assert!(is_given_up(&place).await, "the queue is left at once");
+        let mut late = place.wait_at(KEPT).expect("it is kept");
+        assert_eq!(code(late.answer(Duration::ZERO).await), Some(Err(Code::Broken)));
+        place.over().await;
+        assert!(is_given_up(&place).await && place.wait_at(KEPT).is_none(), "it has ended");
     }
 
     /// Whoever was told that its place is kept would come back to find that it is gone, and not why.

@@ -352,6 +352,30 @@ mod tests {
         later.abort();
     }
 
+    /// Whoever polls is told that its place was taken away between two polls.
+    #[tokio::test]
+    async fn a_place_that_is_taken_away_between_two_polls_is_told() {
+        let (service, other) = instance(Cover::Any).await;
+        let lock = other.lock("x").expect("a name");
+        let _held = lock.acquire(None).await.expect("it is free");
+        assert_eq!(ask(Arc::clone(&service), 0, 60_000).await.0, 409);
+        contend(&other, 2).await;
+        let fence = lock.holders().await.expect("memory answers")[1].token.value();
+        // It knows its entry a moment after the store does.
+        let taken = async {
+            while !service.queued.take_away(Kind::Lock, "x", fence) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(LONG, taken).await.expect("it is ours");
+        contend(&other, 1).await;
+        let (status, told) = ask(Arc::clone(&service), 0, 60_000).await;
+        assert_eq!((status, &told["code"]), (409, &"broken".into()), "{told}");
+        // Once: now it is asked for anew.
+        let (status, told) = ask(service, 0, 0).await;
+        assert_eq!((status, &told["code"]), (409, &"busy".into()), "{told}");
+    }
+
     /// Who waits for half a second or longer is told how many there were before it, whether or not its place is kept.
     #[tokio::test]
     async fn who_waits_is_told_how_many_are_ahead() {
