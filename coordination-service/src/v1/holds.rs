@@ -125,6 +125,11 @@ fn live(service: &Shared, who: &Principal, id: &str) -> Result<Arc<Hold>, Proble
     }
 }
 
+/// An error unless the caller may hold it still: a right that was taken away lasts for as long as the lease.
+fn may_hold(who: &Principal, hold: &Hold) -> Result<(), Problem> {
+    hold.parts().iter().try_for_each(|(name, _)| who.needs(Right::Use, name))
+}
+
 fn answer(service: &Shared, hold: &Hold, now: &Now) -> Response {
     let mut body = shown(service, hold, now);
     body["id"] = hold.id().into();
@@ -156,6 +161,7 @@ pub(super) async fn renew(
 ) -> Result<Response, Problem> {
     let who = principal(&request)?;
     let hold = live(&service, &who, rest(&request, PATH))?;
+    may_hold(&who, &hold)?;
     let mut fields = Fields::parse(&body(&service, request).await?)?;
     let longest = millis(acquire::longest_lease(&service, &hold.locks()));
     let lease = fields.millis("lease_ms", SHORTEST_LEASE..=longest.max(SHORTEST_LEASE));
@@ -291,10 +297,19 @@ pub(super) async fn renew_many(
     let mut begun = Vec::new();
     // Before the store is asked for any of them: it may be slow, and the leases of the others would be over meanwhile.
     for id in ids {
-        let renewed = live(&service, &who, &id)
-            .and_then(|hold| Ok((begun_anew(&service, &hold, lease)?, hold)));
-        match renewed {
-            Ok((now, hold)) => begun.push((id, hold, longer(&service, lease, &now))),
+        let hold = match live(&service, &who, &id) {
+            Ok(hold) => hold,
+            Err(problem) => {
+                renewals.add_ended(&id, &problem);
+                continue;
+            }
+        };
+        if let Err(problem) = may_hold(&who, &hold) {
+            renewals.add(&service, &id, &hold, Some(&problem));
+            continue;
+        }
+        match begun_anew(&service, &hold, lease) {
+            Ok(now) => begun.push((id, hold, longer(&service, lease, &now))),
             Err(problem) => renewals.add_ended(&id, &problem),
         }
     }
@@ -403,6 +418,34 @@ mod tests {
     use crate::promise;
     use crate::settings::Cover;
     use crate::wanted::{Wanted, What};
+
+    /// H9: whose right was taken away has what it holds until its lease is over, and may give it up.
+    #[tokio::test]
+    async fn h9_who_may_hold_nothing_any_more_renews_nothing() {
+        let (service, _other) = instance(Cover::Any).await;
+        let who = Arc::new(Principal::nobody());
+        let wanted = Wanted { client: who.name.clone(), ..wanted(0) };
+        let mut granted = acquire(&service, wanted, None).await.expect("it is free");
+        let hold = granted.hold().expect("it is here").clone();
+        granted.deliver();
+        let asked = |path: &str, body: &str| {
+            let mut request = Request::new(Body::from(body.to_owned()));
+            *request.uri_mut() = path.parse().expect("a path");
+            request.extensions_mut().insert(Arc::clone(&who));
+            request
+        };
+        let path = format!("{PATH}{}", hold.id());
+        let told = renew(State(Arc::clone(&service)), asked(&path, "")).await;
+        assert_eq!(told.map(drop).map_err(|problem| problem.code), Err(Code::Forbidden));
+        let ids = json!({ "ids": [hold.id()] }).to_string();
+        let told = renew_many(State(Arc::clone(&service)), asked("/v1/renew", &ids)).await;
+        let told = axum::body::to_bytes(told.expect("answered").into_body(), 9_999).await;
+        let told: Value = serde_json::from_slice(&told.expect("a body")).expect("it is JSON");
+        assert_eq!(told["failed"][0]["reason"], "forbidden", "{told}");
+        assert_eq!(hold.renewals(), 0);
+        let told = release(State(service), asked(&path, "")).await.expect("it is its own");
+        assert_eq!(told.status(), StatusCode::NO_CONTENT);
+    }
 
     /// What the store keeps until the lease is over has no lease that the store does not keep, shared or not.
     #[tokio::test]
