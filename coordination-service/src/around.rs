@@ -27,7 +27,7 @@ use crate::problem::{Code, Problem};
 use crate::proxies::{self, Client};
 use crate::service::{Phase, Shared};
 use crate::text::{millis, rfc3339};
-use crate::tls::Certificate;
+use crate::tls::OwnCertificate;
 use crate::waited::Waited;
 
 /// Which of our APIs a listener has.
@@ -265,7 +265,7 @@ fn check_host(service: &Shared, request: &Request) -> Result<(), Problem> {
     let (first, more) = (given.next(), given.next());
     let host = first.and_then(|host| host.to_str().ok()).filter(|_| more.is_none());
     // Whoever speaks to us without encryption could be led here by any name in a certificate for many.
-    let certificate = request.extensions().get::<Arc<Certificate>>();
+    let certificate = request.extensions().get::<OwnCertificate>();
     let is_ours = host.is_some_and(|host| {
         let name = host_name(host);
         let address = name.trim_matches(['[', ']']).parse::<IpAddr>().ok();

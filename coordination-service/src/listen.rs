@@ -26,7 +26,7 @@ use crate::metrics;
 use crate::places::{Own, Places};
 use crate::stalled::Stalled;
 use crate::taken::Answer;
-use crate::tls::{self, Certificate, Client, EncryptedStream, Tls};
+use crate::tls::{self, Client, EncryptedStream, OwnCertificate, Tls};
 
 /// How long a connection may be without a request, and how long the head of one may take.
 const IDLE: Duration = Duration::from_secs(30);
@@ -46,7 +46,7 @@ const LATE: Duration = Duration::from_millis(200);
 pub(crate) struct Origin {
     peer: Peer,
     /// What it is encrypted with, whose names are ours for it.
-    certificate: Option<Arc<Certificate>>,
+    certificate: Option<OwnCertificate>,
     is_http2: bool,
 }
 
@@ -108,7 +108,7 @@ impl Listener for Encrypted {
         let (stream, address) = self.0.accept().await?;
         prepare(&stream);
         let (tls, certificate) = (Arc::clone(&self.1), self.1.certificate());
-        let own = Some(Arc::clone(&certificate));
+        let own = Some(certificate.own());
         let origin = Origin { peer: Peer::Address(address), certificate: own, is_http2: false };
         Ok((Box::pin(async move { tls.accept(stream, certificate).await }), origin))
     }
@@ -209,7 +209,7 @@ async fn connection(
     let with_peer = hyper::service::service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(peer);
         if let Some(certificate) = &certificate {
-            request.extensions_mut().insert(Arc::clone(certificate));
+            request.extensions_mut().insert(certificate.clone());
         }
         if let Some(names) = &names {
             request.extensions_mut().insert(Arc::clone(names));

@@ -1,7 +1,7 @@
 //! In the place of `tls.rs` in a build without the features `tls` and `tls-ring`: settings that ask for TLS are refused.
 //!
-//! [`Tls`], [`Certificate`] and [`Client`] have no values, so what takes one is never called. They are there so that nothing else
-//! differs between the two builds.
+//! [`Tls`], [`Certificate`], [`OwnCertificate`] and [`Client`] have no values, so what takes one is never called. They are there so that
+//! nothing else differs between the two builds.
 
 use std::io;
 use std::sync::Arc;
@@ -23,6 +23,9 @@ pub(crate) enum Tls {}
 
 pub(crate) enum Certificate {}
 
+#[derive(Clone)]
+pub(crate) enum OwnCertificate {}
+
 pub(crate) enum Client {}
 
 impl Client {
@@ -36,6 +39,12 @@ impl Client {
 }
 
 impl Certificate {
+    pub(crate) fn own(&self) -> OwnCertificate {
+        match *self {}
+    }
+}
+
+impl OwnCertificate {
     pub(crate) fn is_for(&self, _host: &str) -> bool {
         match *self {}
     }

@@ -69,6 +69,10 @@ pub(crate) struct Certificate {
     clients: Option<Arc<Verifier>>,
 }
 
+/// Our certificate alone. A connection may last for long, and lists of revoked certificates are large, and replaced each day.
+#[derive(Clone)]
+pub(crate) struct OwnCertificate(Arc<CertifiedKey>);
+
 impl Certificate {
     fn new(own: Arc<CertifiedKey>, clients: Option<Arc<Verifier>>) -> Result<Self, String> {
         let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
@@ -89,9 +93,16 @@ impl Certificate {
         Ok(Self { config: Arc::new(config), own, clients })
     }
 
+    /// What a connection keeps of it.
+    pub(crate) fn own(&self) -> OwnCertificate {
+        OwnCertificate(Arc::clone(&self.own))
+    }
+}
+
+impl OwnCertificate {
     /// Whether it is for this host, a name or an address.
     pub(crate) fn is_for(&self, host: &str) -> bool {
-        let certificate = ParsedCertificate::try_from(&self.own.cert[0]);
+        let certificate = ParsedCertificate::try_from(&self.0.cert[0]);
         let (Ok(certificate), Ok(name)) = (certificate, ServerName::try_from(host)) else {
             return false;
         };

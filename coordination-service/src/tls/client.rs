@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::Arc;
+use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rustls::crypto::CryptoProvider;
@@ -87,8 +88,8 @@ impl Verifier {
 /// A client whose certificate was accepted.
 pub(crate) struct Client {
     tls: Arc<Tls>,
-    /// What has accepted it.
-    by: Arc<Certificate>,
+    /// What has accepted it, which is there for as long as nothing has replaced it.
+    by: Weak<Certificate>,
     /// Its certificate, and those between it and an authority.
     chain: Vec<CertificateDer<'static>>,
     names: Names,
@@ -103,7 +104,7 @@ impl Client {
     ) -> Option<Self> {
         let chain = stream.get_ref().1.peer_certificates()?.to_vec();
         let names = names(chain.first()?);
-        Some(Self { tls: Arc::clone(tls), by: Arc::clone(by), chain, names })
+        Some(Self { tls: Arc::clone(tls), by: Arc::downgrade(by), chain, names })
     }
 
     /// The names in its certificate.
@@ -113,13 +114,14 @@ impl Client {
 
     /// Waits until its certificate is not accepted any more: it was revoked, its authority is gone, or its time is over.
     pub(crate) async fn refused(&self) {
-        let (mut loaded, mut by) = (self.tls.loaded.subscribe(), Arc::clone(&self.by));
+        let (mut loaded, mut by) = (self.tls.loaded.subscribe(), Weak::clone(&self.by));
         loop {
             // What was read again since the handshake began counts as well.
-            let replaced = loaded.wait_for(|now| !Arc::ptr_eq(now, &by));
+            let replaced = loaded.wait_for(|now| !ptr::eq(Arc::as_ptr(now), by.as_ptr()));
             drop(tokio::time::timeout(LOOK, replaced).await);
-            by = self.tls.certificate();
-            let accepts = async { by.clients.as_ref().is_some_and(|by| by.accepts(&self.chain)) };
+            let now = self.tls.certificate();
+            by = Arc::downgrade(&now);
+            let accepts = async { now.clients.as_ref().is_some_and(|by| by.accepts(&self.chain)) };
             if !self.tls.turns.take(accepts).await {
                 return;
             }

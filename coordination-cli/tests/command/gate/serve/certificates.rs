@@ -210,6 +210,56 @@ fn h9_a_certificate_may_be_optional() {
     });
 }
 
+/// The resident memory of the service, in MiB.
+#[cfg(target_os = "linux")]
+fn resident(service: &Service) -> u64 {
+    let path = format!("/proc/{}/status", service.process.0.id());
+    let status = std::fs::read_to_string(path).expect("it runs");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("Linux says it");
+    let kib = line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok());
+    kib.expect("a number") / 1_024
+}
+
+/// H8: a list that was replaced takes no room any more, though connections are open that were accepted by it.
+#[cfg(target_os = "linux")]
+#[test]
+fn h8_a_list_that_was_replaced_takes_no_room() {
+    rerun_if_starved(|| {
+        let (store, certificates) = (Store::file(), Certificates::new());
+        let boss = certificates.client_named(1, &BOSS[4..]);
+        let file = known(&store, &entry("boss", BOSS, "admin = [\"*\"]"));
+        // Of so many a list takes some 9 MiB; with each list there is one more.
+        let mut serials: Vec<_> = (1_000..41_000).collect();
+        let (ca, list) = (certificates.authority.display(), certificates.revoked(&serials, FAR));
+        let words = format!(
+            "{} --client-ca {ca} --client-crl {} --tokens {}",
+            options(&certificates.server),
+            list.display(),
+            file.display()
+        );
+        let service = Service::begin(&store, &words);
+        let clients = Clients { at: &service.native, authority: &certificates.authority };
+        assert!(clients.is_let_in(Some(&boss)), "{}", service.written());
+        let (before, mut open) = (resident(&service), Vec::new());
+        for serial in 50_000..50_010 {
+            let mut stream =
+                connected(&service.native, &certificates.authority, Some(&boss), "localhost")
+                    .expect("it listens");
+            write!(stream, "GET /v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("it reads");
+            stream.read_exact(&mut [0; 12]).expect("it answers");
+            open.push(stream);
+            let revoked = certificates.client_named(serial, "urn:x");
+            serials.push(serial);
+            certificates.revoked(&serials, FAR);
+            service.process.signal(Signal::HUP);
+            let is_read = || !clients.is_let_in(Some(&revoked));
+            assert!(wait_until(LONG, is_read), "{}", service.written());
+        }
+        let more = resident(&service).saturating_sub(before);
+        assert!(more < 50, "{more} MiB more after ten lists");
+    });
+}
+
 /// What is wrong with the files is said at the start.
 #[test]
 fn what_is_wrong_with_clients_certificates_is_said() {
