@@ -12,7 +12,7 @@ use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::{CertificateError, Error, RootCertStore};
-use webpki::{BorrowedCertRevocationList, CertRevocationList, EndEntityCert};
+use webpki::{BorrowedCertRevocationList, CertRevocationList, EndEntityCert, KeyUsage};
 
 use super::{Certificate, EncryptedStream, Tls, all};
 use crate::auth::Names;
@@ -35,6 +35,12 @@ impl Verifier {
         let authorities: Vec<CertificateDer<'static>> = all(&files.authorities, "certificate")?;
         for authority in authorities {
             let shown = files.authorities.display();
+            // Whoever has its key could sign a certificate with any name: what it says of itself is not looked at when a client comes.
+            if !is_authority(&authority) {
+                return Err(format!(
+                    "{shown} has a certificate that is no authority's (without CA:TRUE): its owner could be any client"
+                ));
+            }
             roots.add(authority).map_err(|error| format!("{shown}: {error}"))?;
         }
         let provider = Arc::clone(provider);
@@ -127,6 +133,24 @@ impl Client {
             }
         }
     }
+}
+
+/// Whether a certificate says that it is an authority's. One of version 1 says nothing of that.
+fn is_authority(certificate: &CertificateDer<'_>) -> bool {
+    let Ok(certificate) = EndEntityCert::try_from(certificate) else { return true };
+    let at = |time: UnixTime| {
+        let usage = KeyUsage::client_auth();
+        certificate.verify_for_usage(&[], &[], &[], time, usage, None, None).map(drop)
+    };
+    // As a client's, an authority's is refused for what it is. That is said after its time, which may be over, or not have come.
+    let refused = match at(UnixTime::now()) {
+        Err(
+            webpki::Error::CertExpired { not_after: time, .. }
+            | webpki::Error::CertNotValidYet { not_before: time, .. },
+        ) => at(time),
+        refused => refused,
+    };
+    matches!(refused, Err(webpki::Error::CaUsedAsEndEntity))
 }
 
 /// Whether two lists are of one authority: only the first of them is looked at, which may be the older one, so that whoever was

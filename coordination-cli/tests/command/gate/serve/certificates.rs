@@ -268,6 +268,7 @@ fn what_is_wrong_with_clients_certificates_is_said() {
     let text = store.path("text.pem");
     std::fs::write(&text, "no PEM").expect("a file");
     let text = text.display();
+    let pinned = certificates.client.certificate.display();
     // As if a new list had been put after the one that it replaces, which would go on being used.
     let lists = [&[1][..], &[1, 2]].map(|serials| {
         std::fs::read_to_string(certificates.revoked(serials, FAR)).expect("it was made")
@@ -283,6 +284,7 @@ fn what_is_wrong_with_clients_certificates_is_said() {
         (format!("{encrypted} --client-ca {ca} --client-auth perhaps"), "", "required"),
         (format!("{encrypted} --client-ca {text}"), "", "no certificate in PEM"),
         (format!("{encrypted} --client-ca {text}.none"), "", "cannot read"),
+        (format!("{encrypted} --client-ca {pinned}"), "", "is no authority's"),
         (
             format!("{encrypted} --client-ca {ca} --client-crl {text}"),
             "",
