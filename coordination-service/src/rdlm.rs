@@ -272,10 +272,17 @@ async fn clear(State(service): State<Shared>, request: Request) -> Result<Respon
 async fn clear_all(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
     let who = principal(&request)?;
     who.needs(Right::Admin, PREFIX)?;
+    let mut count = 0;
     for name in names(&service).await? {
-        cleared(&service, &who, &format!("{PREFIX}{name}")).await?;
+        let cleared = cleared(&service, &who, &format!("{PREFIX}{name}")).await;
+        count += cleared.map_err(|problem| in_part(problem, count))?;
     }
     Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Why not all was taken away, where so much was.
+fn in_part(problem: Problem, count: usize) -> Problem {
+    if count == 0 { problem } else { problem.with("effect", "unknown") }
 }
 
 async fn cleared(service: &Shared, who: &Principal, name: &str) -> Result<usize, Problem> {
@@ -300,7 +307,10 @@ async fn cleared(service: &Shared, who: &Principal, name: &str) -> Result<usize,
                     service.holds.take_back(&hold);
                 }
             }
-            None => drop(acquire::break_grant(service, name, holder.token).await?),
+            None => {
+                let broken = acquire::break_grant(service, name, holder.token).await;
+                broken.map_err(|problem| in_part(problem, count))?;
+            }
         }
         count += 1;
     }
@@ -315,10 +325,10 @@ mod tests {
     use hyper_util::service::TowerToHyperService;
 
     use super::*;
-    use crate::acquire::tests::instance;
+    use crate::acquire::tests::{Disk, instance};
     use crate::holds::Covered;
     use crate::ids;
-    use crate::promise;
+    use crate::promise::{self, Promise};
     use crate::settings::Cover;
 
     /// H2: a client of this API goes by its `lifetime`, also where it renews a lock while less than that is left of our session. So a promise
@@ -335,6 +345,41 @@ mod tests {
         assert!(is_promised(20).await);
         let longer = holds::renewed(&service, &hold, Some(Duration::from_secs(300))).await;
         assert!(longer.is_ok() && is_promised(300).await);
+    }
+
+    /// Without that, an error says that nothing was done.
+    #[tokio::test]
+    async fn what_was_taken_away_in_part_is_told() {
+        let disk = Disk::new();
+        let (service, other) = disk.instance().await;
+        let lock = other.lock("rdlm/x").expect("a name");
+        let held = lock.acquire(None).await.expect("it is free");
+        let value = promise::of(&other, "rdlm/x").expect("a name");
+        let promised = Promise::new(value, held.token().value(), "deadbeef.one");
+        let promised = promised.write(None, Duration::from_secs(3_600)).await;
+        assert!(promised.expect("the store answers"), "nobody else writes");
+        let waiting = tokio::spawn({
+            let service = Arc::clone(&service);
+            let body = r#"{"lifetime":60,"wait":600,"title":""}"#.to_owned();
+            async move { answer(&service, Request::post("/locks/x"), body).await.0 }
+        });
+        let boss = Principal::administrator("boss".to_owned());
+        let mut is_told = false;
+        let taken = async {
+            while lock.holders().await.expect("the store answers").len() < 2 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            disk.take("promise");
+            // It waits at the store a moment before that is known here, and is told a moment after it was taken away.
+            while !waiting.is_finished() {
+                let told = cleared(&service, &boss, "rdlm/x").await.expect_err("the store refuses");
+                is_told |= told.text("r").contains(r#""effect":"unknown""#);
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), taken).await.expect("it is taken away");
+        assert_eq!(waiting.await.expect("it does not panic"), StatusCode::CONFLICT);
+        assert!(is_told && held.is_held());
     }
 
     /// A promise keeps out only who asks through the service. Where the store keeps everybody out, that is told.
