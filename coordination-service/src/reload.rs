@@ -19,7 +19,8 @@ const LOOK: Duration = Duration::from_secs(10);
 /// Some files that belong together.
 struct Followed {
     files: Vec<PathBuf>,
-    /// How they were when they were read last.
+    /// How they were when they were read last. Of those that were read at the start this is not known: they may have been changed just after
+    /// that, so the first look reads them again.
     seen: Vec<Option<Seen>>,
     reload: fn(&Shared) -> Result<(), String>,
     /// What was wrong with them when they were tried last.
@@ -84,11 +85,7 @@ fn followed(service: &Shared) -> Vec<Followed> {
         reload: |service| service.tls.iter().try_for_each(|tls| tls.reload_clients()),
         kept: "clients' certificates are checked as they were",
     });
-    let look = |mut some: Followed| {
-        some.seen = some.look();
-        some
-    };
-    tokens.chain(tls).chain(clients).map(look).collect()
+    tokens.chain(tls).chain(clients).collect()
 }
 
 fn client_files(files: &ClientFiles) -> Vec<PathBuf> {
@@ -125,9 +122,38 @@ fn seen(file: &Path) -> Option<Seen> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use axum::http::{HeaderMap, header};
     use tokio::time::timeout;
 
     use super::*;
+    use crate::auth::{Auth, make_token};
+    use crate::ids;
+    use crate::service::Service;
+    use crate::settings::{Cover, Settings};
+
+    /// Else somebody whose token was taken out at that moment would be let in until the file is changed once more.
+    #[tokio::test]
+    async fn what_was_changed_before_anybody_followed_it_is_read() {
+        let file = std::env::temp_dir().join(format!("coordination-{}", ids::letters(12)));
+        let [(old, lines), (new, others)] =
+            ["old", "new"].map(|name| make_token(name, &["*".to_owned()]));
+        std::fs::write(&file, lines).expect("there is room");
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).expect("it is ours");
+        let auth = Auth::new(Some(&file), false).expect("it is right");
+        let settings = Settings { tokens: Some(file.clone()), ..Settings::default() };
+        let service = Service::new(settings, Cover::Any, "memory".to_owned(), auth, None);
+        std::fs::write(&file, others).expect("there is room");
+        followed(&service).iter_mut().for_each(|some| some.follow(&service, false));
+        let is_known = |token: &str| {
+            let bearer = format!("Bearer {token}").parse().expect("a header");
+            let headers = HeaderMap::from_iter([(header::AUTHORIZATION, bearer)]);
+            service.auth.principal(&headers).is_ok()
+        };
+        assert!(is_known(&new) && !is_known(&old));
+        drop(std::fs::remove_file(&file));
+    }
 
     #[tokio::test]
     async fn a_word_is_heard_although_its_sender_is_gone() {
