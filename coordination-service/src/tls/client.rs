@@ -7,11 +7,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
-use rustls::server::danger::ClientCertVerifier;
-use rustls::{CertificateError, Error, RootCertStore};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore,
+    SignatureScheme,
+};
 use webpki::{BorrowedCertRevocationList, CertRevocationList, EndEntityCert, KeyUsage};
 
 use super::{Certificate, EncryptedStream, Tls, all};
@@ -20,6 +24,10 @@ use crate::settings::ClientFiles;
 
 /// How often it is looked whether the time of a certificate, or of a list of what was revoked, is over.
 const LOOK: Duration = Duration::from_secs(60);
+
+/// The most certificates that a client may show beside its own. Of those that have one name each order is tried, with a signature to check in
+/// each of them: of a hundred certificates a hundred signatures would be checked, of whoever can connect.
+const BETWEEN: usize = 3;
 
 /// What clients' certificates are checked by.
 pub(super) struct Verifier {
@@ -60,6 +68,7 @@ impl Verifier {
         }
         let last = files.revoked.as_ref().unwrap_or(&files.authorities);
         let verifier = builder.build().map_err(|error| format!("{}: {error}", last.display()))?;
+        let verifier = Arc::new(Short(verifier));
         Ok(Self { verifier, told: AtomicBool::new(false) })
     }
 
@@ -88,6 +97,54 @@ impl Verifier {
                 "a list of revoked certificates is out of date: whose authority it is of is not let in"
             );
         }
+    }
+}
+
+/// Accepts what another one does, but no more certificates than are needed.
+#[derive(Debug)]
+struct Short(Arc<dyn ClientCertVerifier>);
+
+impl ClientCertVerifier for Short {
+    fn client_auth_mandatory(&self) -> bool {
+        self.0.client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.0.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        own: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        if between.len() > BETWEEN {
+            return Err(Error::General("the client shows too many certificates".to_owned()));
+        }
+        self.0.verify_client_cert(own, between, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        own: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls12_signature(message, own, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        own: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls13_signature(message, own, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
     }
 }
 

@@ -197,6 +197,15 @@ fn h9_a_certificate_may_be_optional() {
         assert_eq!(principal(Some(&billing), &token), "ci", "a token goes first");
         let other = Some(&certificates.other_client);
         assert!(!clients.is_let_in(other), "one that is shown has to be right");
+        // Who shows very many has very many signatures checked.
+        let pem = |path: &Path| std::fs::read_to_string(path).expect("it was made");
+        for (between, is_let_in) in [(3, true), (4, false)] {
+            let certificate = store.path("chain.pem");
+            let chain = pem(&billing.certificate) + &pem(&certificates.authority).repeat(between);
+            std::fs::write(&certificate, chain).expect("a file");
+            let shown = Identity { certificate, key: billing.key.clone() };
+            assert_eq!(clients.is_let_in(Some(&shown)), is_let_in, "{between}");
+        }
         // Whoever could go on with a session of before would not be asked for its certificate again.
         let client = trusting(&certificates.authority, Some(&billing));
         for _ in 0..2 {

@@ -32,9 +32,11 @@ pub(super) fn trusting(authority: &Path, shown: Option<&Identity>) -> Arc<Client
         .expect("the provider has them")
         .with_root_certificates(roots);
     let Some(shown) = shown else { return Arc::new(config.with_no_client_auth()) };
-    let own = CertificateDer::from_pem_file(&shown.certificate).expect("it was made");
+    let own = CertificateDer::pem_file_iter(&shown.certificate).expect("it was made");
+    let own: Result<Vec<_>, _> = own.collect();
     let key = PrivateKeyDer::from_pem_file(&shown.key).expect("it was made");
-    Arc::new(config.with_client_auth_cert(vec![own], key).expect("they belong together"))
+    let config = config.with_client_auth_cert(own.expect("it is PEM"), key);
+    Arc::new(config.expect("they belong together"))
 }
 
 /// A connection to who is called so, by a client that shows this certificate.
