@@ -6,24 +6,29 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore};
 use tokio::time::{Instant, sleep_until};
 
 /// So much may be computed ahead: timers are no finer than a millisecond.
 const AHEAD: Duration = Duration::from_millis(5);
 /// A step that has lasted longer was stopped, and not computed.
 const LONGEST: Duration = Duration::from_millis(100);
+/// So much work that can wait wants a turn at a time. With one alone, whoever floods us with handshakes would put off for hours what is
+/// behind thousands of others, such as its own end.
+const LATER: usize = 32;
 
 /// Who computes next, in the order in which they want to.
 #[derive(Debug)]
 pub(crate) struct Turns {
     /// When what was computed, and as much time again for others, is over.
     over: Mutex<Instant>,
+    /// Whoever has work that can wait has one of these while it wants a turn.
+    later: Semaphore,
 }
 
 impl Default for Turns {
     fn default() -> Self {
-        Self { over: Mutex::new(Instant::now()) }
+        Self { over: Mutex::new(Instant::now()), later: Semaphore::new(LATER) }
     }
 }
 
@@ -48,6 +53,16 @@ impl Turns {
             }
         }
     }
+
+    /// The same for work that can wait: of all that is done so, a few at a time want a turn, so that thousands hold up nobody else.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`take`](Self::take).
+    pub(crate) async fn take_later<T>(&self, work: impl Future<Output = T>) -> T {
+        let _one = self.later.acquire().await;
+        self.take(work).await
+    }
 }
 
 /// Waits until the task is woken, by whatever it has asked to wake it.
@@ -63,6 +78,7 @@ async fn woken() {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
 
@@ -104,6 +120,29 @@ mod tests {
         let other = tokio::time::timeout(Duration::from_secs(9), turns.take(async { 1 })).await;
         assert_eq!(other.ok(), Some(1));
         silent.abort();
+    }
+
+    /// Whoever has work that can wait is, however many they are, one of a few who want to compute.
+    #[tokio::test]
+    async fn work_that_can_wait_holds_up_nobody() {
+        let (turns, begun) = (Arc::new(Turns::default()), Arc::new(AtomicUsize::new(0)));
+        let later: Vec<_> = (0..200)
+            .map(|_| {
+                let (turns, begun) = (Arc::clone(&turns), Arc::clone(&begun));
+                tokio::spawn(async move {
+                    begun.fetch_add(1, Ordering::SeqCst);
+                    turns.take_later(async { std::thread::sleep(STEP / 5) }).await;
+                })
+            })
+            .collect();
+        // By then all of them want to.
+        while begun.load(Ordering::SeqCst) < later.len() {
+            tokio::task::yield_now().await;
+        }
+        turns.take(async {}).await;
+        let before = later.iter().filter(|task| task.is_finished()).count();
+        assert!(before < 150, "{before} came first");
+        later.iter().for_each(tokio::task::JoinHandle::abort);
     }
 
     /// A program that was stopped for long has not computed, and owes nobody that time.

@@ -182,10 +182,13 @@ impl Client {
             // What was read again since the handshake began counts as well.
             let replaced = loaded.wait_for(|now| !ptr::eq(Arc::as_ptr(now), by.as_ptr()));
             drop(tokio::time::timeout(LOOK, replaced).await);
-            let now = self.tls.certificate();
-            by = Arc::downgrade(&now);
-            let accepts = async { now.clients.as_ref().is_some_and(|by| by.accepts(&self.chain)) };
-            if !self.tls.turns.take(accepts).await {
+            let accepts = async {
+                let now = self.tls.certificate();
+                by = Arc::downgrade(&now);
+                now.clients.as_ref().is_some_and(|clients| clients.accepts(&self.chain))
+            };
+            // When a list is replaced all connections come at once, and whoever connects meanwhile has ten seconds.
+            if !self.tls.turns.take_later(accepts).await {
                 return;
             }
         }
