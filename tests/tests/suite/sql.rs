@@ -3,6 +3,7 @@
 //! the statements that the checks need.
 
 pub(crate) mod faults;
+mod short_ways;
 
 use std::sync::Arc;
 use std::thread;
@@ -14,6 +15,10 @@ use coordination_tests::must_hold;
 use rand::RngExt;
 use tokio::task::block_in_place;
 use tokio::time::timeout;
+
+pub(crate) use self::short_ways::{
+    l4_a_free_lock_is_little_work, s1_short_ways_do_what_long_ones_do,
+};
 
 pub(crate) const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));
 /// A number as a server gives it while its clock is set far ahead.
@@ -57,6 +62,14 @@ pub(crate) trait SqlServer: Server + 'static {
     const USED_AND_PRUNED: &'static str;
     /// Statement that makes the queue of the lock `x`, and gives no number in it.
     const MAKES_QUEUE: &'static str;
+    /// Statement before calls of the library's functions or procedures that are made by hand: settings that the library makes too, or
+    /// by which bytes in answers are shown as text.
+    const BY_HAND: &'static str;
+    /// Arguments of `open` between the member and the lease.
+    const CHANNEL: &'static str;
+    /// Query for how much work the server's functions or procedures have done so far, in a unit that does not depend on time; and how
+    /// much of it an acquire and a release may take while nobody else wants the lock.
+    const WORK: (&'static str, u64);
     /// Statements that begin a transaction which sees the tables as of its first query.
     const OLD_VIEW: &'static str;
     /// The kind of error that a client without TLS gets from a server that requires TLS.
@@ -70,6 +83,9 @@ pub(crate) trait SqlServer: Server + 'static {
 
     /// The full name of one of the library's tables, for use in a statement.
     fn table(name: &str) -> String;
+
+    /// A statement that calls one of the library's functions or procedures.
+    fn call(function: &str, arguments: &str) -> String;
 
     /// A statement that checks a fencing token.
     fn fence(name: &str, token: u64) -> String;
@@ -146,6 +162,8 @@ macro_rules! sql_checks {
             s2_a_transaction_with_an_old_view_is_refused
             l1_a_clock_that_is_set_back_keeps_nobody_out
             l4_a_free_lock_is_one_statement_each_way
+            l4_a_free_lock_is_little_work
+            s1_short_ways_do_what_long_ones_do
             c3_who_gives_up_while_it_reads_costs_no_connection
             t2_numbers_go_on_when_a_queue_is_pruned_while_another_makes_it
             sec7_a_user_with_rights_on_these_tables_is_enough

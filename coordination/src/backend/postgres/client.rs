@@ -178,7 +178,7 @@ impl Connection {
         if server.begins_otherwise {
             return Err(Failure::broken(not_set()));
         }
-        server.end_if_silent(&client).await?;
+        server.keep_settings(&client).await?;
         dialect.is_pooled.store(server.is_pooled, Ordering::Relaxed);
         dialect.note(server);
         if !connections.has_connected() {

@@ -18,7 +18,7 @@ const SCHEMA: &str = include_str!("schema.sql");
 /// The version of the schema's statements. Whoever changes a statement has to change this number too, which a test makes sure of;
 /// changes of comments do not count. A library refuses a schema of another version than its own, because it never replaces
 /// functions that exist.
-const VERSION: i32 = 13;
+const VERSION: i32 = 14;
 /// The oldest version that can be used: 13, in the form in which a server reports its version.
 const OLDEST: i32 = 130_000;
 /// If at least this many server processes of this client still wait for a replica's confirmation, or are at a statement for longer
@@ -51,7 +51,12 @@ SELECT pg_catalog.current_setting('server_version_num')::integer AS server_versi
 /// Settings by which the server ends a connection whose client has not acknowledged anything for two minutes, for instance because
 /// it has lost its power. By default the server keeps such a connection for hours, and would soon have no room for others.
 const SILENT_CLIENTS: &str = "
-SET tcp_keepalives_idle = 60; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 6; SET tcp_user_timeout = 120000";
+SET tcp_keepalives_idle = 60; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 6; SET tcp_user_timeout = 120000;";
+/// The settings that `begin_step` (`schema.sql`) would otherwise make in each transaction. `has_begun` compares them as texts, so the
+/// search path is written here as it is there.
+const STEP_SETTINGS: &str = "
+SET search_path = pg_catalog, pg_temp;
+SELECT set_config('lock_timeout', current_setting('coordination.lock_timeout'), false);";
 /// Our functions wait for a lock for at most `patience / PARTS`, where `patience` is the time that a heartbeat may take. So a
 /// heartbeat is in time even if `PARTS / 2` calls were sent before it on the same connection, and each of them waits for a lock
 /// that long.
@@ -173,13 +178,16 @@ impl Server {
         ServerInfo { version: Some(version), clock_ahead_ms: Some(self.clock_ahead_ms) }
     }
 
-    /// Has the server end this connection some time after its client has fallen silent. Behind a pooler this does nothing, because the
-    /// setting would last on a server connection that other clients use later.
-    pub(super) async fn end_if_silent(self, client: &Client) -> Result<(), Failure> {
-        match self.is_pooled {
-            true => Ok(()),
-            false => client.batch_execute(SILENT_CLIENTS).await.map_err(failed),
+    /// Makes settings that last as long as this connection: that the server ends it some time after its client has fallen silent; and if
+    /// it leads to the server itself, those that each of our functions needs. Behind a pooler this does nothing, because the settings
+    /// would last on a server connection that other clients use later.
+    pub(super) async fn keep_settings(self, client: &Client) -> Result<(), Failure> {
+        if self.is_pooled {
+            return Ok(());
         }
+        let of_steps = if self.is_direct { STEP_SETTINGS } else { "" };
+        let settings = format!("{SILENT_CLIENTS}{of_steps}");
+        client.batch_execute(&settings).await.map_err(failed)
     }
 
     /// Fails if the role lacks a right that our functions need. This is checked when the first connection is made. Otherwise a
@@ -329,7 +337,7 @@ mod tests {
         let digest = digest(SCHEMA);
         assert_eq!(
             (VERSION, &*digest),
-            (13, "cfbfe7d34c3e1620"),
+            (14, "ec53e4ba04487fde"),
             "a changed schema needs a new version"
         );
     }

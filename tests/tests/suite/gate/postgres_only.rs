@@ -72,6 +72,14 @@ impl SqlServer for Postgres {
          DELETE FROM coordination.queues";
     const MAKES_QUEUE: &'static str = "SET coordination.lock_timeout = '10s';
         SELECT coordination.leave(NULL, 1, 'coordination/lock/x', 'nobody', NULL)";
+    const BY_HAND: &'static str = "SET bytea_output = 'escape'";
+    const CHANNEL: &'static str = "'c', ";
+    /// Rows that were written, and times that rows were looked up.
+    const WORK: (&'static str, u64) = (
+        "SELECT sum(n_tup_ins + n_tup_upd + n_tup_del + seq_scan + coalesce(idx_scan, 0))
+           FROM pg_stat_user_tables WHERE schemaname = 'coordination'",
+        9,
+    );
     const OLD_VIEW: &'static str = "BEGIN ISOLATION LEVEL REPEATABLE READ";
     const WANTS_TLS: ErrorKind = ErrorKind::Tls;
     const SLEEPING: &'static str =
@@ -90,6 +98,10 @@ impl SqlServer for Postgres {
 
     fn table(name: &str) -> String {
         format!("coordination.{name}")
+    }
+
+    fn call(function: &str, arguments: &str) -> String {
+        format!("SELECT * FROM coordination.{function}({arguments})")
     }
 
     fn fence(name: &str, token: u64) -> String {

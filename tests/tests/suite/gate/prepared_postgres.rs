@@ -1,5 +1,7 @@
-//! Statements that a client prepares on a connection to PostgreSQL: where it does so, and what happens when the server does not have
-//! them any more or has made others of the functions that they call.
+//! What a client leaves on a connection to PostgreSQL for later calls. Prepared statements: where there are some, and what happens when
+//! the server does not have them any more or has made others of the functions that they call. Settings: where they are made.
+
+use std::time::{Duration, Instant};
 
 use coordination::{Coordinator, Lock};
 use coordination_tests::harness::{Postgres, Server, rerun_on_threads};
@@ -72,6 +74,41 @@ fn l4_statements_are_prepared_where_the_connection_leads_to_the_server() {
             assert_eq!(names, [UNNAMED; TURNS], "{function}");
         }
         coordinator.stop().await.expect("stopped");
+    });
+}
+
+/// L4: on a connection to the server itself, the functions that acquire and release find the settings that they need. Through a proxy,
+/// which might give a transaction another connection to the server, they make the settings each time.
+#[test]
+fn l4_settings_are_made_once_where_the_connection_leads_to_the_server() {
+    rerun_on_threads(async || {
+        let postgres = block_in_place(|| Postgres::options().set("track_functions", "pl").start());
+        let proxy = block_in_place(|| postgres.proxy_to(0));
+        let calls = |function: &str| -> usize {
+            let query = format!(
+                "SELECT coalesce(sum(calls), 0) FROM pg_stat_user_functions WHERE funcname = '{function}'"
+            );
+            ask(&postgres, &query).parse().expect("a number")
+        };
+        for (authority, each_time) in
+            [(postgres.authority(), false), (proxy.address().to_string(), true)]
+        {
+            let [acquired, made] = ["enter", "begin_step"].map(calls);
+            let coordinator = connect(&postgres, &authority).await;
+            take_turns(&coordinator.lock("x").expect("a name"), 2 * TURNS).await;
+            coordinator.stop().await.expect("stopped");
+            // The server counts the calls of a connection when that connection ends.
+            let until = Instant::now() + Duration::from_secs(30);
+            while calls("enter") < acquired + 2 * TURNS && Instant::now() < until {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            assert!(calls("enter") >= acquired + 2 * TURNS, "the server has not counted the calls");
+            let made = calls("begin_step") - made;
+            println!("{made} times for {} acquires, through a proxy: {each_time}", 2 * TURNS);
+            // There are other steps too: one that opens the session, one that closes it, and heartbeats.
+            assert_eq!(made >= 4 * TURNS, each_time, "{made}");
+            assert!(each_time || made < 2 * TURNS, "{made}");
+        }
     });
 }
 

@@ -74,6 +74,14 @@ impl SqlServer for Mysql {
     const MAKES_QUEUE: &'static str =
         "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; USE coordination;
         CALL coordination_leave(NULL, 1, 'coordination/lock/x', 'nobody', NULL)";
+    const BY_HAND: &'static str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
+    const CHANNEL: &'static str = "";
+    /// Statements, also those within procedures.
+    const WORK: (&'static str, u64) = (
+        "SELECT CAST(SUM(variable_value) AS INTEGER) FROM information_schema.global_status WHERE variable_name IN
+           ('COM_SELECT', 'COM_INSERT', 'COM_UPDATE', 'COM_DELETE', 'COM_DELETE_MULTI', 'COM_CALL_PROCEDURE')",
+        13,
+    );
     const OLD_VIEW: &'static str = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ; BEGIN";
     /// MariaDB only says that it denies access, so the error cannot have a more exact kind.
     const WANTS_TLS: ErrorKind = ErrorKind::Auth;
@@ -93,6 +101,10 @@ impl SqlServer for Mysql {
 
     fn table(name: &str) -> String {
         format!("coordination.coordination_{name}")
+    }
+
+    fn call(function: &str, arguments: &str) -> String {
+        format!("CALL coordination.coordination_{function}({arguments})")
     }
 
     fn fence(name: &str, token: u64) -> String {

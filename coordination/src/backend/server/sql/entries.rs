@@ -49,6 +49,13 @@
 //!    entry. If the lease lasts for longer than the session has asked for, the server's clock was set back, and all such leases in
 //!    the queue begin anew: so crashed clients, however many, keep nobody out for as long as the clock was set back.
 //!
+//! If the queue is empty, (3) and (5) would find nothing, and are left out. The queue's row says so itself: `first`, below which no
+//! entry has a number, is larger than `last`. `leave` makes it so if the entry was the only one, that is if its number is both
+//! `first` and `last`. An entry that finds the queue empty gets its number as `first` and `last`. The row is locked when it is read, so
+//! this is as good as looking at the entries. On PostgreSQL, (1) and (4) are one statement then. If (2) refuses the entry, the queue is
+//! marked as empty again, and the number is given to nobody. Where the row does not say that the queue is empty, it may be so all the
+//! same, as after an entry was removed by hand, or with its session.
+//!
 //! `leave` does (1), checks the generation as in (2), and deletes the entry. For an entry of another client, `leave` does not check
 //! the generation. It deletes the entry with this id; if the client gives a number, only if the entry has this number. No id is
 //! used twice, so no newer entry is deleted.
