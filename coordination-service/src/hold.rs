@@ -56,7 +56,8 @@ pub(crate) struct Hold {
     pub(crate) promises: Vec<Arc<Promise>>,
     /// As the client of another API gave it, which wants it back.
     pub(crate) wait: Duration,
-    /// Whether anybody was told of it: a connection has taken the answer, or a repetition of its request was answered.
+    /// Whether anybody was told of it: a connection has taken the answer, a repetition of its request was answered, or somebody has asked by
+    /// its id.
     is_told: AtomicBool,
     /// How often it was renewed.
     renewals: AtomicU32,

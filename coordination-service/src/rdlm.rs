@@ -140,7 +140,7 @@ fn known(service: &Shared, request: &Request) -> Result<(Arc<Hold>, bool), Probl
 async fn look(State(service): State<Shared>, request: Request) -> Result<Response, Problem> {
     let hold = found(&service, &request)?;
     let unknown = |_| Problem::new(Code::NoSuchHold, "it has ended");
-    let now = service.holds.now(&hold).map_err(unknown)?;
+    let now = service.holds.told(&hold, false).map_err(unknown)?;
     Ok(noted(hal(&shown(&hold, &now, &hold.id())), &hold))
 }
 

@@ -169,6 +169,30 @@ async fn h6_a_stream_that_is_reset_ends_no_hold_that_was_renewed() {
     assert_eq!(site.holds(), 1, "it was renewed");
 }
 
+/// H6: so does whoever has looked at it by its id, or follows it.
+#[tokio::test]
+async fn h6_a_stream_that_is_reset_ends_no_hold_that_was_looked_at() {
+    for path in ["", "/events"] {
+        let site = Site::open().await;
+        let mut client = Client::open(&site.path, 0).await;
+        client.ask(1, "POST", "/v1/locks/x", WAIT).await;
+        assert_eq!(client.hear().await, Said::Head(1));
+        let hold = site.service.holds.live().pop().expect("it is granted");
+        client.ask(3, "GET", &format!("/v1/holds/{}{path}", hold.id()), "").await;
+        assert_eq!(client.hear().await, Said::Head(3));
+        client.say(&reset(1)).await;
+        client.ask(5, "GET", "/livez", "").await;
+        loop {
+            match client.hear().await {
+                Said::Head(5) => break,
+                said => assert_ne!(said, Said::Nothing, "the connection goes on"),
+            }
+        }
+        sleep(Duration::from_millis(50)).await;
+        assert_eq!(site.holds(), 1, "its client was told that it holds");
+    }
+}
+
 /// H6: a wait ends with its stream, and all of them end with their connection.
 #[tokio::test]
 async fn h6_who_takes_a_request_back_waits_no_more() {

@@ -124,6 +124,8 @@ pub(super) async fn of_hold(
     }
     let most = service.settings.limits.streams;
     let watching = service.mirror.watching(most, &[]).ok_or_else(too_many)?;
+    // Whoever has its id relies on what it is told here.
+    service.holds.told(&hold, false).map_err(ended)?;
     let (events, response) = Events::new();
     tokio::spawn(async move {
         let (mut changes, mut phases) = (hold.changes(), service.phase.subscribe());

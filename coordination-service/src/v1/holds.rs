@@ -150,7 +150,8 @@ pub(super) async fn look(
 ) -> Result<Response, Problem> {
     let who = principal(&request)?;
     let hold = live(&service, &who, rest(&request, PATH))?;
-    let now = service.holds.now(&hold).map_err(ended)?;
+    // Whoever has its id relies on what it is told here, though the answer to its request may not be taken yet.
+    let now = service.holds.told(&hold, false).map_err(ended)?;
     Ok(answer(&service, &hold, &now))
 }
 
@@ -207,7 +208,7 @@ pub(crate) async fn renewed(
 
 /// Begins the lease anew as far as that needs no store: one that is to be longer is as long as it was.
 fn begun_anew(service: &Shared, hold: &Arc<Hold>, lease: Option<Duration>) -> Result<Now, Problem> {
-    let now = service.holds.now(hold).map_err(ended)?;
+    let now = service.holds.told(hold, false).map_err(ended)?;
     if service.phase() == Phase::Ending {
         return Ok(now);
     }
@@ -261,7 +262,7 @@ struct Renewals {
 
 impl Renewals {
     fn add(&mut self, service: &Shared, id: &str, hold: &Arc<Hold>, failure: Option<&Problem>) {
-        let now = match service.holds.now(hold) {
+        let now = match service.holds.told(hold, false) {
             Ok(now) => now,
             Err(end) => return self.add_ended(id, &ended(end)),
         };
