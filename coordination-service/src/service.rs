@@ -27,6 +27,7 @@ use crate::rates::Rates;
 use crate::renewed_once;
 use crate::settings::{Cover, Settings};
 use crate::tls::Tls;
+use crate::zaqar::Untold;
 
 /// The most that is under way at a time: all that may wait, and as much again.
 const UNDER_WAY: usize = 4_000;
@@ -54,6 +55,8 @@ pub(crate) struct Service {
     pub(crate) sights: Sights,
     pub(crate) rates: Rates,
     pub(crate) claims: Claims,
+    /// Claims of Zaqar's API that were not delivered yet.
+    pub(crate) untold: Arc<Untold>,
     pub(crate) queues: Queues,
     pub(crate) bodies: Bodies,
     pub(crate) phase: watch::Sender<Phase>,
@@ -99,6 +102,7 @@ impl Service {
             sights: Sights::default(),
             rates: Rates::default(),
             claims: Claims::default(),
+            untold: Arc::default(),
             queues: Queues::default(),
             bodies: Bodies::default(),
             phase: watch::Sender::new(Phase::Serving),

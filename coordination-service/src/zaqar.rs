@@ -5,6 +5,7 @@ mod claims;
 mod messages;
 #[cfg(test)]
 pub(crate) mod tests;
+mod untold;
 
 use std::sync::Arc;
 
@@ -17,6 +18,7 @@ use axum::routing::{get, post, put};
 use serde_json::json;
 
 use self::asked::Asked;
+pub(crate) use self::untold::Untold;
 use crate::around::{Api, around};
 use crate::auth::Right;
 use crate::problem::Problem;

@@ -1,5 +1,7 @@
 //! Claims: what is made, looked at, renewed and given back.
 
+use std::sync::Arc;
+
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -9,7 +11,8 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::asked::{Asked, LONGEST_BODY, number, query, read, seconds};
-use super::messages::{self, Shown, claim_id};
+use super::messages::{self, Shown, claim_id, no_claim};
+use super::untold::Untold;
 use crate::auth::Right;
 use crate::bodies::body_within;
 use crate::delivery::{self, Deliver};
@@ -47,6 +50,7 @@ struct Looked {
 struct Given {
     queue: Option<WorkQueue>,
     id: ClaimId,
+    untold: Arc<Untold>,
     /// A stop waits until the claim was delivered or taken back.
     finishing: Option<Finishing>,
 }
@@ -54,16 +58,22 @@ struct Given {
 impl Deliver for Given {
     fn deliver(&mut self) {
         self.queue = None;
+        self.untold.end(self.id);
     }
 }
 
 impl Drop for Given {
     fn drop(&mut self) {
         let Some(queue) = self.queue.take() else { return };
-        let (undone, finishing) = (queue.undo_claim(self.id), self.finishing.take());
+        let (id, untold) = (self.id, Arc::clone(&self.untold));
+        if !untold.give_back(id) {
+            return;
+        }
+        let (undone, finishing) = (queue.undo_claim(id), self.finishing.take());
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(async move {
                 undone.await;
+                untold.end(id);
                 drop(finishing);
             });
         }
@@ -74,12 +84,15 @@ impl Drop for Given {
 async fn given(
     queue: WorkQueue,
     options: ClaimOptions,
+    untold: Arc<Untold>,
     finishing: Finishing,
 ) -> Result<Option<(ClaimView, Given)>, Problem> {
     let (tell, told) = oneshot::channel();
     tokio::spawn(async move {
         let id = ClaimId::random();
-        let mut given = Given { queue: Some(queue.clone()), id, finishing: Some(finishing) };
+        untold.begin(id);
+        let mut given =
+            Given { queue: Some(queue.clone()), id, untold, finishing: Some(finishing) };
         let claimed = match queue.claim_as(id, options).await {
             Ok(Some(view)) => Ok(Some((view, given))),
             claimed => {
@@ -116,7 +129,8 @@ pub(super) async fn claim(
     let options = terms.grace.map(seconds).into_iter().fold(options, ClaimOptions::grace);
     // After the body, which may have taken long.
     let finishing = service.begin()?;
-    let claimed = given(asked.queue.clone(), options, finishing).await?;
+    let untold = Arc::clone(&service.untold);
+    let claimed = given(asked.queue.clone(), options, untold, finishing).await?;
     asked.keep();
     let Some((view, given)) = claimed else {
         return Ok(asked.noted(StatusCode::NO_CONTENT.into_response()));
@@ -147,6 +161,9 @@ pub(super) async fn look(
 ) -> Result<Response, Problem> {
     let asked = Asked::of(&service, &request, queue, Right::Use)?;
     let id = claim_id(&claim);
+    if !service.untold.tell(id) {
+        return Err(no_claim());
+    }
     let view = asked.queue.get(id).await.map_err(messages::unclaimed)?;
     let told = Looked {
         age: view.age.as_secs(),
@@ -168,7 +185,11 @@ pub(super) async fn renew(
     let asked = Asked::of(&service, &request, queue, Right::Use)?;
     let terms: Terms = read(&body_within(&service, request, LONGEST_BODY).await?)?;
     let (ttl, grace) = (terms.ttl.map(seconds), terms.grace.map(seconds));
-    let renewed = asked.queue.renew(claim_id(&claim), ttl, grace).await;
+    let id = claim_id(&claim);
+    if !service.untold.tell(id) {
+        return Err(no_claim());
+    }
+    let renewed = asked.queue.renew(id, ttl, grace).await;
     renewed.map_err(messages::unclaimed)?;
     // Another instance may have made the claim, and not live any more: then this one knows when it was renewed last.
     asked.keep();
@@ -215,8 +236,11 @@ mod tests {
         let coordinator = Coordinator::connect("memory://").await.expect("it is in memory");
         let queue = coordinator.queue("q").expect("a name");
         queue.post(&[NewItem::new("1")]).await.expect("posted");
-        let under_way = UnderWay::default();
-        let claim = || given(queue.clone(), ClaimOptions::default(), under_way.begin());
+        let (under_way, untold) = (UnderWay::default(), Arc::<Untold>::default());
+        let claim = || {
+            let (options, finishing) = (ClaimOptions::default(), under_way.begin());
+            given(queue.clone(), options, Arc::clone(&untold), finishing)
+        };
         // The client goes away while the claim is made.
         let mut asked = Box::pin(claim());
         assert!(

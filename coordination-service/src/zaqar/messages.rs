@@ -24,11 +24,14 @@ const SOME: usize = 10;
 
 /// A problem of what somebody does with a claim that is not there any more, or not theirs.
 pub(super) fn unclaimed(error: Error) -> Problem {
-    let code = match error.kind() {
-        ErrorKind::NoSuchClaim => Code::NoSuchHold,
-        _ => return error.into(),
-    };
-    Problem::new(code, "there is no such claim, or it is over")
+    match error.kind() {
+        ErrorKind::NoSuchClaim => no_claim(),
+        _ => error.into(),
+    }
+}
+
+pub(super) fn no_claim() -> Problem {
+    Problem::new(Code::NoSuchHold, "there is no such claim, or it is over")
 }
 
 /// The same of an item.

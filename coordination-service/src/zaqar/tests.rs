@@ -108,3 +108,26 @@ async fn h10_a_post_that_has_begun_counts_until_it_is_over() {
     let queue = other.queue("zaqar/p/work").expect("a name");
     assert_eq!(queue.stats().await.expect("memory answers").ready, 1);
 }
+
+/// H6: whoever has renewed a claim or looked at it by its URL, which is in the head of the answer, keeps it, though the connection has not
+/// taken the text.
+#[tokio::test]
+async fn h6_a_claim_of_which_somebody_was_told_is_not_given_back() {
+    for (method, body, status) in [("PATCH", r#"{"ttl":100}"#, 204), ("GET", "", 200)] {
+        let (service, other) = instance(Cover::Any).await;
+        let one = r#"{"messages":[{"body":1}]}"#;
+        let posted = ask(&service, request("POST", "work/messages", one)).await;
+        assert_eq!(posted.status().as_u16(), 201);
+        let claimed = ask(&service, request("POST", "work/claims", "")).await;
+        let location = claimed.headers()["location"].to_str().expect("a path").to_owned();
+        let claim = location.strip_prefix("/v2/queues/").expect("a path");
+        let told = ask(&service, request(method, claim, body)).await;
+        assert_eq!(told.status().as_u16(), status, "{method}");
+        drop(claimed);
+        while !service.under_way.is_over() {
+            tokio::task::yield_now().await;
+        }
+        let queue = other.queue("zaqar/p/work").expect("a name");
+        assert_eq!(queue.stats().await.expect("memory answers").claimed, 1, "{method}");
+    }
+}
