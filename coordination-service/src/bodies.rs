@@ -16,7 +16,8 @@ use crate::waited::waiting;
 
 /// The most bytes of a body, where nothing larger is asked for.
 const MOST: usize = 16 * 1024;
-/// What a body may have without taking room from others: no more than connections have it. Renewals are never refused for want of room.
+/// What the bodies of a connection may have without taking room from others: in HTTP/1.1 it has one at a time, in HTTP/2 many. A renewal that
+/// comes alone is never refused for want of room.
 const SMALL: usize = 64 * 1024;
 /// The most bytes of all larger bodies together that arrive, or whose requests are under way.
 const ALL: usize = if cfg!(test) { 1 } else { 64 } * 1024 * 1024;
@@ -32,10 +33,27 @@ impl Default for Bodies {
     }
 }
 
+/// What a connection has for its bodies alone; in the extensions of its requests, if it may have several at a time.
+#[derive(Clone)]
+pub(crate) struct Free(Arc<Semaphore>);
+
+impl Default for Free {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(SMALL)))
+    }
+}
+
+/// What a body takes: of what its connection has, and of what all have.
+#[derive(Default)]
+struct Room {
+    own: Option<OwnedSemaphorePermit>,
+    shared: Option<OwnedSemaphorePermit>,
+}
+
 /// A body; what it takes of the room is free again when this is dropped.
 struct Kept {
     bytes: Vec<u8>,
-    _room: Option<OwnedSemaphorePermit>,
+    _room: Room,
 }
 
 impl AsRef<[u8]> for Kept {
@@ -60,7 +78,8 @@ pub(crate) async fn body_within(
     if length.is_some_and(|length| length > most) {
         return Err(too_large(most));
     }
-    let reading = service.bodies.read(request.into_body(), most);
+    let free = request.extensions().get::<Free>().cloned().unwrap_or_default();
+    let reading = service.bodies.read(request.into_body(), most, &free);
     let late = || Problem::new(Code::TooSlow, "the body did not arrive within 10 s");
     // A client that is slow to send it is not worked for meanwhile.
     waiting(tokio::time::timeout(ARRIVES, reading)).await.map_err(|_| late())?
@@ -71,8 +90,8 @@ fn too_large(most: usize) -> Problem {
 }
 
 impl Bodies {
-    async fn read(&self, mut body: Body, most: usize) -> Result<Bytes, Problem> {
-        let (mut bytes, mut room) = (Vec::new(), None);
+    async fn read(&self, mut body: Body, most: usize, free: &Free) -> Result<Bytes, Problem> {
+        let (mut bytes, mut room) = (Vec::new(), Room::default());
         while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
             // Broken off, or not as HTTP has it.
             let frame = frame.map_err(|_| Problem::new(Code::Invalid, "the body is not whole"))?;
@@ -82,34 +101,40 @@ impl Bodies {
                 return Err(too_large(most));
             }
             // What has arrived counts, and not what was announced: that costs its sender nothing.
-            self.extend(&mut room, bytes.len(), bytes.len() + data.len())?;
+            self.extend(&mut room, free, data.len())?;
             bytes.extend_from_slice(&data);
         }
         Ok(Bytes::from_owner(Kept { bytes, _room: room }))
     }
 
-    /// Takes room for a body that has grown; what is small takes none.
-    fn extend(
-        &self,
-        room: &mut Option<OwnedSemaphorePermit>,
-        before: usize,
-        now: usize,
-    ) -> Result<(), Problem> {
-        let large = |length: usize| length.saturating_sub(SMALL);
-        let more = u32::try_from(large(now) - large(before)).unwrap_or(u32::MAX);
-        if more == 0 {
-            return Ok(());
-        }
+    /// Takes room for a body that has grown by so much: first of what its connection has.
+    fn extend(&self, room: &mut Room, free: &Free, more: usize) -> Result<(), Problem> {
         let full = |_: TryAcquireError| {
             Problem::new(Code::Overloaded, "there are too many large bodies at once")
         };
-        let added = Arc::clone(&self.0).try_acquire_many_owned(more).map_err(full)?;
-        match room {
-            Some(room) => room.merge(added),
-            None => *room = Some(added),
-        }
-        Ok(())
+        let own = free.0.available_permits().min(more);
+        // Another body of the connection may have taken it by now.
+        let own = take(&mut room.own, &free.0, own).map_or(0, |()| own);
+        take(&mut room.shared, &self.0, more - own).map_err(full)
     }
+}
+
+/// Takes so many bytes more.
+fn take(
+    taken: &mut Option<OwnedSemaphorePermit>,
+    of: &Arc<Semaphore>,
+    more: usize,
+) -> Result<(), TryAcquireError> {
+    if more == 0 {
+        return Ok(());
+    }
+    let more = u32::try_from(more).unwrap_or(u32::MAX);
+    let added = Arc::clone(of).try_acquire_many_owned(more)?;
+    match taken {
+        Some(taken) => taken.merge(added),
+        None => *taken = Some(added),
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -173,5 +198,25 @@ mod tests {
         kept.pop();
         assert_eq!(code(read(large).await), Ok(()));
         assert_eq!(code(read(large).await), Ok(()), "what is dropped frees its room");
+    }
+
+    /// H8: the many bodies that a connection of HTTP/2 has at a time take no more for nothing than one of HTTP/1.1 does.
+    #[tokio::test]
+    async fn h8_the_bodies_of_a_connection_share_what_it_has() {
+        let (service, _other) = instance(Cover::Any).await;
+        let read = async |free: &Free| {
+            let mut asked = request(SMALL);
+            asked.extensions_mut().insert(free.clone());
+            body_within(&service, asked, SMALL).await.map_err(|problem| problem.code)
+        };
+        let free = Free::default();
+        let mut kept = Vec::new();
+        for _ in 0..=ALL / SMALL {
+            kept.push(read(&free).await.expect("there is room"));
+        }
+        assert_eq!(read(&free).await.map(drop), Err(Code::Overloaded));
+        assert_eq!(read(&Free::default()).await.map(drop), Ok(()), "another one has its own");
+        kept.remove(0);
+        assert_eq!(read(&free).await.map(drop), Ok(()), "what is dropped frees its room");
     }
 }

@@ -21,6 +21,7 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::around::Peer;
+use crate::bodies::Free;
 use crate::http2::{self, Arriving, Conduct};
 use crate::metrics;
 use crate::places::{Own, Places};
@@ -206,6 +207,7 @@ async fn connection(
     let (own, conduct) = (Arc::new(own), Arc::<Conduct>::default());
     let (asking, telling) = (Arc::clone(&own), Arc::clone(&conduct));
     let names = client.as_ref().map(Client::names);
+    let free = is_http2.then(Free::default);
     let with_peer = hyper::service::service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(peer);
         if let Some(certificate) = &certificate {
@@ -213,6 +215,9 @@ async fn connection(
         }
         if let Some(names) = &names {
             request.extensions_mut().insert(Arc::clone(names));
+        }
+        if let Some(free) = &free {
+            request.extensions_mut().insert(free.clone());
         }
         if is_http2 {
             http2::name_host(&mut request);
