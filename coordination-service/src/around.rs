@@ -1,15 +1,14 @@
 //! What is the same for each request: its id, whether a browser may send it, who sends it, and the log.
 
-use std::fmt;
 use std::future::Future;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Instant, SystemTime};
 
-use axum::body::Body;
+use axum::body::{Body, HttpBody as _};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, header};
 use axum::middleware::Next;
@@ -23,6 +22,8 @@ use crate::kind::Kind;
 use crate::log;
 use crate::metrics;
 use crate::openstack;
+use crate::peer::Peer;
+use crate::places::UnderWay;
 use crate::problem::{Code, Problem};
 use crate::proxies::{self, Client};
 use crate::service::{Phase, Shared};
@@ -43,23 +44,6 @@ pub(crate) enum Api {
     Zaqar,
     /// Only metrics, for whoever comes there.
     Metrics,
-}
-
-/// Where a request came from.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Peer {
-    Address(SocketAddr),
-    /// A process of this host, which runs as this user.
-    User(u32),
-}
-
-impl fmt::Display for Peer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Address(address) => address.fmt(f),
-            Self::User(user) => write!(f, "uid:{user}"),
-        }
-    }
 }
 
 /// Where a client is to send what it asks for next, as far as an answer shows. In HTTP/1.1 the header `Connection` says so.
@@ -104,6 +88,9 @@ pub(crate) async fn around(
 ) -> Response {
     let id = request_id(request.headers());
     let peer = request.extensions().get::<Peer>().copied();
+    let under_way = request.extensions_mut().remove::<Arc<UnderWay>>();
+    // Of what changes something the client has to know what became of it.
+    let looks = under_way.filter(|_| *request.method() == Method::GET);
     if let Some(Peer::Address(at)) = peer
         && let Some(client) =
             proxies::client(&service.settings.trusted_proxies, at.ip(), request.headers())
@@ -130,6 +117,11 @@ pub(crate) async fn around(
             }
         }
     };
+    let length = response.body().size_hint().exact().unwrap_or_default();
+    if looks.is_some_and(|under_way| !under_way.takes_room(length)) {
+        let why = "there are too many large answers at once";
+        response = Problem::new(Code::Overloaded, why).into_response();
+    }
     if let Some(mut problem) = response.extensions_mut().remove::<Problem>() {
         line.code = Some(problem.code.text());
         if problem.code.status().as_u16() >= 400 {

@@ -43,6 +43,7 @@ mod notify;
 mod openapi;
 mod openstack;
 mod page;
+mod peer;
 mod phase;
 mod places;
 mod problem;

@@ -20,11 +20,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use crate::around::Peer;
 use crate::bodies::Free;
 use crate::http2::{self, Arriving, Conduct};
 use crate::metrics;
+use crate::peer::Peer;
 use crate::places::{Own, Places};
+use crate::problem::{Code, Problem};
 use crate::stalled::Stalled;
 use crate::taken::Answer;
 use crate::tls::{self, Client, EncryptedStream, OwnCertificate, Tls};
@@ -224,17 +225,20 @@ async fn connection(
         }
         // In HTTP/1.1 a body that does not arrive in time ends its connection.
         let has_arrived = !is_http2 || request.body().is_end_stream();
+        let refused = unserved(&request, &asking);
         let (under_way, unanswered) = (Arc::new(asking.begin(has_arrived)), telling.begin());
-        // In HTTP/1.1 hyper looks at that.
-        let has_many_headers = request.headers().len() > HEAD.1;
+        if is_http2 {
+            request.extensions_mut().insert(Arc::clone(&under_way));
+        }
         let request = request.map(|body| Arriving::new(body, Arc::clone(&under_way)));
-        let answer = (!has_many_headers).then(|| hyper::service::Service::call(&service, request));
+        let answer = match refused {
+            None => Ok(hyper::service::Service::call(&service, request)),
+            Some(refused) => Err(refused),
+        };
         async move {
             let answer = match answer {
-                Some(answer) => answer.await,
-                None => Ok::<Response, Infallible>(
-                    StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE.into_response(),
-                ),
+                Ok(answer) => answer.await,
+                Err(refused) => Ok::<Response, Infallible>(refused),
             };
             answer.map(|answer| {
                 unanswered.answered_with(&answer);
@@ -286,6 +290,19 @@ async fn connection(
     if let Err(error) = ended {
         tracing::debug!(%error, %peer, "a connection ended");
     }
+}
+
+/// The answer to a request that is one too many, or has too much. It has no text: its client could leave that untaken as well.
+fn unserved<B>(request: &Request<B>, own: &Own) -> Option<Response> {
+    // In HTTP/1.1 hyper looks at that.
+    if request.headers().len() > HEAD.1 {
+        return Some(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE.into_response());
+    }
+    if own.has_room() {
+        return None;
+    }
+    metrics::refused(Code::Overloaded.text());
+    Some(Problem::new(Code::Overloaded, "there are too many requests at a time").into_response())
 }
 
 /// Waits until the client's certificate is not accepted any more, if it has shown one.

@@ -13,10 +13,11 @@ use axum::routing::get;
 use serde_json::json;
 
 use crate::acquire;
-use crate::around::{Api, Peer, around};
+use crate::around::{Api, around};
 use crate::auth::{Principal, Right};
 use crate::holds::{End, Hold};
 use crate::kind::Kind;
+use crate::peer::Peer;
 use crate::problem::{Code, Problem};
 use crate::proxies::Client;
 use crate::reply::{self, not_so, nowhere, principal, rest};

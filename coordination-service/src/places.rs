@@ -5,19 +5,27 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-use crate::around::Peer;
+use crate::peer::Peer;
 
 /// A connection keeps its place while a request of it is worked on, and for so long after that.
 const KEPT: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 1 });
 /// One that has had a request, of an address that has more than its share, keeps it for this part of that. Of a client that sends
 /// one request after the other it is silent for a round trip, which is shorter most often.
 const PART: u32 = 10;
+/// How many requests all connections may have at a time, and how many each may have however many others have: in HTTP/2 a connection has many,
+/// and what each of them takes is bounded by nothing else while it does not arrive, or its answer is not taken.
+pub(crate) const REQUESTS: (usize, usize) = (if cfg!(test) { 500 } else { 16_384 }, 8);
+/// In HTTP/2 an answer of more bytes than that takes room until it is taken, and all connections have so much. Each may have one in any case,
+/// as in HTTP/1.1: else whoever takes nothing would keep others from being answered.
+pub(crate) const ANSWERS: (usize, usize) =
+    (16 * 1024, if cfg!(test) { 256 * 1024 } else { 64 * 1024 * 1024 });
 
 /// Where connections come from that are taken for one client's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,6 +39,10 @@ pub(crate) struct Places {
     taken: Mutex<Taken>,
     /// For how long one keeps its place after its last request.
     kept: Duration,
+    /// How many requests are under way.
+    requests: AtomicUsize,
+    /// The room for large answers.
+    answers: Arc<Semaphore>,
 }
 
 #[derive(Default)]
@@ -45,6 +57,8 @@ struct Place {
     origin: Origin,
     kept: Duration,
     requests: Mutex<Requests>,
+    /// For the one large answer that it may have in any case.
+    answer: Arc<Semaphore>,
     /// Told when somebody else needs it.
     needed: Notify,
 }
@@ -76,8 +90,11 @@ pub(crate) struct Own {
 
 /// A request that is under way, until this is dropped.
 pub(crate) struct UnderWay {
+    places: Arc<Places>,
     place: Arc<Place>,
     step: Mutex<Step>,
+    /// What its answer takes.
+    room: OnceLock<OwnedSemaphorePermit>,
 }
 
 /// How far a request is.
@@ -96,7 +113,8 @@ impl Default for Places {
 
 impl Places {
     pub(crate) fn keeping(kept: Duration) -> Self {
-        Self { taken: Mutex::default(), kept }
+        let (requests, answers) = (AtomicUsize::default(), Arc::new(Semaphore::new(ANSWERS.1)));
+        Self { taken: Mutex::default(), kept, requests, answers }
     }
 
     fn taken(&self) -> MutexGuard<'_, Taken> {
@@ -111,7 +129,8 @@ impl Places {
         };
         let (since, is_used) = (Instant::now(), false);
         let requests = Mutex::new(Requests { all: 0, worked_on: 0, since, is_used });
-        let place = Arc::new(Place { origin, kept: self.kept, requests, needed: Notify::new() });
+        let (kept, answer, needed) = (self.kept, Arc::new(Semaphore::new(1)), Notify::new());
+        let place = Arc::new(Place { origin, kept, requests, answer, needed });
         let mut taken = self.taken();
         taken.last += 1;
         let number = taken.last;
@@ -163,11 +182,19 @@ impl Place {
 }
 
 impl Own {
+    /// Whether there may be one more request.
+    pub(crate) fn has_room(&self) -> bool {
+        let (all, own) = REQUESTS;
+        self.place.requests().all < own || self.places.requests.load(Ordering::Relaxed) < all
+    }
+
     /// A request begins, which is worked on from now on, or only when it has arrived.
     pub(crate) fn begin(&self, has_arrived: bool) -> UnderWay {
         self.place.change(|requests| requests.all += 1);
-        let place = Arc::clone(&self.place);
-        let under_way = UnderWay { place, step: Mutex::new(Step::Arrives) };
+        let (places, place) = (Arc::clone(&self.places), Arc::clone(&self.place));
+        places.requests.fetch_add(1, Ordering::Relaxed);
+        let (step, room) = (Mutex::new(Step::Arrives), OnceLock::new());
+        let under_way = UnderWay { places, place, step, room };
         if has_arrived {
             under_way.arrive();
         }
@@ -214,6 +241,18 @@ impl UnderWay {
         self.reach(Step::IsAnswered);
     }
 
+    /// Has room for an answer of so many bytes until that is taken. False: there is none.
+    pub(crate) fn takes_room(&self, bytes: u64) -> bool {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        if usize::try_from(bytes).is_ok_and(|bytes| bytes <= ANSWERS.0) {
+            return true;
+        }
+        let own = Arc::clone(&self.place.answer).try_acquire_owned();
+        let shared = |_| Arc::clone(&self.places.answers).try_acquire_many_owned(bytes);
+        let room = own.or_else(shared);
+        room.is_ok_and(|room| self.room.set(room).is_ok())
+    }
+
     /// Goes on to this step, unless it was reached before.
     fn reach(&self, next: Step) {
         let mut step = self.step.lock().unwrap_or_else(PoisonError::into_inner);
@@ -232,6 +271,7 @@ impl Drop for UnderWay {
     fn drop(&mut self) {
         self.answer();
         self.place.change(|requests| requests.all -= 1);
+        self.places.requests.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -337,5 +377,21 @@ mod tests {
         assert!(!is_told(&more[1]).await && !is_told(&new).await);
         assert!(!is_told(&one).await && !is_told(&two).await);
         drop(asks);
+    }
+
+    /// H8: what large answers take until their clients take them has a bound, however many requests a connection has; and each connection may
+    /// have one.
+    #[tokio::test]
+    async fn h8_answers_take_no_more_room_than_there_is() {
+        let places = Arc::<Places>::default();
+        let (own, other) = (places.take(peer(1)), places.take(peer(1)));
+        let (small, large) = (ANSWERS.0 as u64, ANSWERS.1 as u64 / 4);
+        let mut all: Vec<_> = (0..5).map(|_| own.begin(true)).collect();
+        assert!(all.iter().all(|asks| asks.takes_room(large)), "its own one, and four");
+        let asks = own.begin(true);
+        assert!(!asks.takes_room(large) && asks.takes_room(small));
+        assert!(other.begin(true).takes_room(large), "it has one of its own");
+        drop(all.pop());
+        assert!(asks.takes_room(large), "one was taken");
     }
 }

@@ -90,8 +90,8 @@ mod tests {
 
     use super::*;
     use crate::acquire::tests::instance_with;
-    use crate::around::Peer;
     use crate::lockable;
+    use crate::peer::Peer;
     use crate::settings::{Cover, Settings};
 
     #[test]

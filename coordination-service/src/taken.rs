@@ -199,7 +199,7 @@ impl HttpBody for Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::around::Peer;
+    use crate::peer::Peer;
     use crate::places::Places;
 
     /// Tells what became of it: whether it was delivered.

@@ -16,6 +16,7 @@ use super::*;
 use crate::acquire::tests::instance;
 use crate::holds::End;
 use crate::listen::{self, Common, Listener, Opened, Origin};
+use crate::places::{ANSWERS, REQUESTS};
 use crate::service::{Phase, Shared};
 use crate::settings::Cover;
 use crate::stalled::{STALL, Stalled};
@@ -263,6 +264,64 @@ async fn h8_a_connection_has_no_more_requests_than_that() {
     becomes(|| site.waits() == most - 1).await;
     client.ask(3 + 2 * STREAMS, "POST", "/v1/locks/x", WAIT).await;
     becomes(|| site.waits() == most).await;
+}
+
+/// H8: however many connections there are, they have no more requests together, but for a few of each.
+#[tokio::test]
+async fn h8_all_connections_have_no_more_requests_than_that() {
+    let site = Site::open().await;
+    let _taken = site.other.lock("x").expect("a name").acquire(None).await.expect("it is free");
+    let (all, own) = REQUESTS;
+    let mut full = Vec::new();
+    while site.waits() < all {
+        let mut client = Client::open(&site.path, OPEN).await;
+        let before = site.waits();
+        for number in 0..STREAMS {
+            client.ask(1 + 2 * number, "POST", "/v1/locks/x", WAIT).await;
+        }
+        let most = usize::try_from(STREAMS).expect("a small number");
+        becomes(|| site.waits() == before + most).await;
+        full.push(client);
+    }
+    let mut client = Client::open(&site.path, OPEN).await;
+    for stream in (1..).step_by(2).take(own - 1) {
+        client.say(&endless(stream, ("POST", "/v1/locks/y"))).await;
+    }
+    client.ask(101, "GET", "/livez", "").await;
+    assert_eq!(client.answer(101).await, "ok\n", "each has some");
+    client.say(&endless(103, ("POST", "/v1/locks/y"))).await;
+    client.ask(105, "GET", "/livez", "").await;
+    assert_eq!(client.hear().await, Said::Head(105));
+    let more = timeout(Duration::from_millis(50), client.hear()).await;
+    assert!(more.is_err(), "it was not served: {more:?}");
+}
+
+/// H8: large answers that a client does not take have no more room than there is, and others are answered.
+#[tokio::test]
+async fn h8_large_answers_that_are_not_taken_have_a_bound() {
+    let site = Site::open().await;
+    // Of each answer it takes so much.
+    let window = 1_024;
+    let mut client = Client::open(&site.path, window).await;
+    let large =
+        |stream| request(stream, ("GET", "/openapi.json"), &[(":authority", "localhost")], "");
+    // One more than its own one, and those for which there is room, if they have no more bytes than a large one has.
+    let all = (1..).step_by(2).take(2 + ANSWERS.1 / ANSWERS.0);
+    client.say(&all.flat_map(large).collect::<Vec<_>>()).await;
+    loop {
+        match client.hear().await {
+            Said::Text(_, text, _) if String::from_utf8_lossy(&text).contains("overloaded") => {
+                break;
+            }
+            said => assert_ne!(said, Said::Nothing, "one is refused"),
+        }
+    }
+    let mut other = Client::open(&site.path, window).await;
+    other.say(&large(1)).await;
+    assert_eq!(other.hear().await, Said::Head(1));
+    let Said::Text(1, text, false) = other.hear().await else { panic!("it is answered") };
+    let text = String::from_utf8_lossy(&text);
+    assert!(!text.contains("overloaded"), "it has one of its own: {text}");
 }
 
 /// H8: whoever always has requests whose bodies do not arrive, or whose answers it does not take, keeps nobody out; and whoever waits for an
