@@ -64,9 +64,13 @@ pub(crate) fn client(trusted: &[Network], from: IpAddr, headers: &HeaderMap) -> 
     }
     let lines = headers.get_all("x-forwarded-for").iter().rev();
     let mut named = None;
-    for hop in lines.flat_map(|line| line.to_str().unwrap_or("?").rsplit(',')) {
+    // Each by itself: what a client has written in front of it, in whatever bytes, does not hide what a proxy has added to the same line.
+    for hop in lines.flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b',')) {
         // Of what is behind an address that cannot be read nothing is known.
-        let Some(address) = address(hop.trim()) else { break };
+        let Some(address) = std::str::from_utf8(hop).ok().and_then(|hop| address(hop.trim()))
+        else {
+            break;
+        };
         named = Some(Client(address));
         if !is_trusted(address) {
             break;
@@ -84,7 +88,7 @@ fn address(text: &str) -> Option<IpAddr> {
 #[cfg(test)]
 mod tests {
     use axum::body::Body;
-    use axum::http::{HeaderValue, Request};
+    use axum::http::{HeaderName, HeaderValue, Request};
     use hyper::service::Service as _;
     use hyper_util::service::TowerToHyperService;
 
@@ -137,6 +141,19 @@ mod tests {
         assert_eq!(named("10.0.0.1", &["x, 10.0.0.2"]), is("10.0.0.2"));
         assert_eq!(named("2001:db8::1", &["[2001:db8::9]:80"]), is("2001:db8::9"));
         assert_eq!(named("10.0.0.1", &["198.51.100.7:1234"]), is("198.51.100.7"));
+    }
+
+    /// Whoever could write something by which its own address is not found would be in no log, and taken for the proxy.
+    #[test]
+    fn nobody_hides_behind_what_is_no_text() {
+        let trusted = ["10.0.0.1".parse::<Network>().expect("an address")];
+        for written in [&b"\xff, 198.51.100.7"[..], &b"caf\xc3\xa9,198.51.100.7"[..]] {
+            let line = HeaderValue::from_bytes(written).expect("bytes of a header");
+            let headers =
+                HeaderMap::from_iter([(HeaderName::from_static("x-forwarded-for"), line)]);
+            let named = client(&trusted, trusted[0].address, &headers);
+            assert_eq!(named, Some(Client([198, 51, 100, 7].into())), "{written:?}");
+        }
     }
 
     /// H2, LD2: behind a proxy, too, nobody else releases a lock: the holder is who the proxy says, if its word counts.
