@@ -17,6 +17,8 @@ use serde_json::json;
 
 use crate::auth::{Names, Principal};
 use crate::hold::Hold;
+use crate::holds::Found;
+use crate::http2::Conduct;
 use crate::ids;
 use crate::kind::Kind;
 use crate::log;
@@ -46,15 +48,6 @@ pub(crate) enum Api {
     Metrics,
 }
 
-/// Where a client is to send what it asks for next, as far as an answer shows. In HTTP/1.1 the header `Connection` says so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Onward {
-    /// To this instance: it renews what the client holds.
-    Here,
-    /// To another instance, as this one stops.
-    Elsewhere,
-}
-
 /// What a handler adds to the log's line.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Noted {
@@ -63,6 +56,8 @@ pub(crate) struct Noted {
     /// All names, if there are several.
     pub(crate) names: Option<Vec<String>>,
     pub(crate) handle: Option<String>,
+    /// Of several holds; these are not in the log.
+    pub(crate) handles: Vec<String>,
 }
 
 impl Noted {
@@ -71,7 +66,7 @@ impl Noted {
         let (name, handle) = (Some(hold.name.clone()), Some(hold.handle.clone()));
         let several = hold.several.as_ref();
         let names = several.map(|parts| parts.iter().map(|(name, _)| name.clone()).collect());
-        Self { kind: Some(hold.kind), name, names, handle }
+        Self { kind: Some(hold.kind), name, names, handle, ..Self::default() }
     }
 
     /// What a request about this name is about.
@@ -91,6 +86,7 @@ pub(crate) async fn around(
     let under_way = request.extensions_mut().remove::<Arc<UnderWay>>();
     // Of what changes something the client has to know what became of it.
     let looks = under_way.filter(|_| *request.method() == Method::GET);
+    let conduct = request.extensions_mut().remove::<Arc<Conduct>>();
     if let Some(Peer::Address(at)) = peer
         && let Some(client) =
             proxies::client(&service.settings.trusted_proxies, at.ip(), request.headers())
@@ -162,10 +158,14 @@ pub(crate) async fn around(
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    let has_hold = is_of_a_hold || (line.noted.handle.is_some() && line.status < 400);
-    if has_hold || is_stopping {
-        let onward = if has_hold { Onward::Here } else { Onward::Elsewhere };
-        response.extensions_mut().insert(onward);
+    // In HTTP/2 there is no such header.
+    if let Some(conduct) = conduct {
+        let lives = |handle: &str| matches!(service.holds.find(handle), Found::Live(_));
+        let handles = line.noted.handle.iter().chain(&line.noted.handles);
+        handles.filter(|_| line.status < 400).for_each(|handle| conduct.has(handle, lives));
+        if is_stopping {
+            conduct.leave(lives);
+        }
     }
     response
 }

@@ -3,17 +3,16 @@
 //! Hyper serves it, and bounds what arrives and how many requests there are. What it does not bound is here: how often requests are taken
 //! back, and how long a connection is there without any.
 
+use std::collections::HashSet;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::{Bytes, HttpBody};
 use axum::extract::Request;
 use axum::http::{HeaderValue, header};
-use axum::response::Response;
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::rt::Executor;
 use hyper::server::conn::http2;
@@ -21,7 +20,6 @@ use hyper_util::rt::TokioTimer;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::around::Onward;
 use crate::places::{Own, UnderWay};
 use crate::taken;
 
@@ -132,15 +130,15 @@ impl HttpBody for Arriving {
     }
 }
 
-/// How a client uses its connection.
+/// How a client uses its connection; in the extensions of its requests.
 #[derive(Default)]
 pub(crate) struct Conduct {
     /// How many requests it has taken back, and since when.
     taken_back: Mutex<Option<(Instant, usize)>>,
     /// Told when these are too many.
     refused: Notify,
-    /// Whether it was granted something, or has renewed it, on this connection.
-    has_hold: AtomicBool,
+    /// The handles of what it was granted, or has renewed, on this connection, and of what has ended since.
+    handles: Mutex<HashSet<String>>,
     /// Told when it is to ask another instance.
     leaves: Notify,
 }
@@ -159,6 +157,30 @@ impl Conduct {
         self.refused.notified().await;
     }
 
+    fn handles(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.handles.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It has the hold of this handle. Those of which this says that they do not live any more are forgotten before more room is needed.
+    pub(crate) fn has(&self, handle: &str, lives: impl Fn(&str) -> bool) {
+        let mut handles = self.handles();
+        if handles.len() == handles.capacity() {
+            handles.retain(|handle| lives(handle));
+            // So that this is done again only when there are twice as many.
+            let living = handles.len();
+            handles.reserve(living);
+        }
+        handles.insert(handle.to_owned());
+    }
+
+    /// It is to ask another instance for what it wants next, unless it has something that lives. That is renewed on this connection: another
+    /// one may lead to an instance that cannot.
+    pub(crate) fn leave(&self, lives: impl Fn(&str) -> bool) {
+        if !self.handles().iter().any(|handle| lives(handle)) {
+            self.leaves.notify_one();
+        }
+    }
+
     /// A request was taken back.
     fn count(&self) {
         let (most, within) = TAKEN_BACK;
@@ -175,17 +197,9 @@ impl Conduct {
 }
 
 impl Unanswered {
-    /// It is, by this.
-    pub(crate) fn answered_with(mut self, answer: &Response) {
-        let Some(conduct) = self.0.take() else { return };
-        match answer.extensions().get::<Onward>() {
-            Some(Onward::Here) => conduct.has_hold.store(true, Ordering::Relaxed),
-            // What is held is renewed on this connection: another one may lead to an instance that cannot.
-            Some(Onward::Elsewhere) if !conduct.has_hold.load(Ordering::Relaxed) => {
-                conduct.leaves.notify_one();
-            }
-            Some(Onward::Elsewhere) | None => {}
-        }
+    /// It is.
+    pub(crate) fn answered(mut self) {
+        self.0 = None;
     }
 }
 

@@ -221,6 +221,7 @@ async fn connection(
             request.extensions_mut().insert(free.clone());
         }
         if is_http2 {
+            request.extensions_mut().insert(Arc::clone(&telling));
             http2::name_host(&mut request);
         }
         // In HTTP/1.1 a body that does not arrive in time ends its connection.
@@ -241,7 +242,7 @@ async fn connection(
                 Err(refused) => Ok::<Response, Infallible>(refused),
             };
             answer.map(|answer| {
-                unanswered.answered_with(&answer);
+                unanswered.answered();
                 answer.map(|body| Answer::new(body, under_way))
             })
         }

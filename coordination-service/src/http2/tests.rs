@@ -404,7 +404,7 @@ async fn requests_may_be_taken_back_now_and_then() {
         assert!(!is_refused().await);
         sleep(within).await;
     }
-    (0..2 * most).for_each(|_| conduct.begin().answered_with(&Response::default()));
+    (0..2 * most).for_each(|_| conduct.begin().answered());
     assert!(!is_refused().await, "they were answered");
     (0..=most).for_each(|_| drop(conduct.begin()));
     assert!(is_refused().await);
@@ -467,26 +467,48 @@ async fn h10_a_stop_ends_streams_in_order() {
     assert!(answer.contains("fence"), "{answer}");
 }
 
-/// Whoever holds something keeps its connection during a stop, and all others are sent to another instance.
+/// Whoever holds something keeps its connection during a stop, and all others are sent to another instance: also who has held something.
 #[tokio::test]
 async fn who_holds_nothing_is_sent_elsewhere_by_a_stop() {
     let (service, _other) = instance(Cover::Any).await;
     let routes = TowerToHyperService::new(v1::routes(&service));
-    let ask = async |method: &str, path: &str| {
-        let asked = Request::builder().method(method).uri(path).header("host", "localhost");
-        routes.call(asked.body(Body::empty()).expect("a request")).await.expect("an answer")
-    };
-    let (granted, before) = (ask("POST", "/v1/locks/x").await, ask("GET", "/livez").await);
-    service.phase.send_replace(Phase::Draining);
-    let after = ask("GET", "/livez").await;
     let conduct = Arc::<Conduct>::default();
-    let is_sent = async |answer: &Response| {
-        conduct.begin().answered_with(answer);
-        timeout(Duration::from_millis(50), conduct.leaves.notified()).await.is_ok()
+    let ask = async |method: &str, path: &str, body: String| {
+        let asked = Request::builder().method(method).uri(path).header("host", "localhost");
+        let mut asked = asked.body(Body::from(body)).expect("a request");
+        asked.extensions_mut().insert(Arc::clone(&conduct));
+        let answer = routes.call(asked).await.expect("an answer");
+        axum::body::to_bytes(answer.into_body(), 65_536).await.expect("a body")
     };
-    assert!(!is_sent(&before).await, "it does not stop yet");
-    assert!(is_sent(&after).await);
-    assert!(!is_sent(&granted).await && !is_sent(&after).await);
+    let is_sent =
+        async || timeout(Duration::from_millis(50), conduct.leaves.notified()).await.is_ok();
+    let text = ask("POST", "/v1/locks/x", String::new()).await;
+    let told: serde_json::Value = serde_json::from_slice(&text).expect("it is JSON");
+    let id = told["id"].as_str().expect("an id");
+    let path = format!("/v1/holds/{id}");
+    let look = async || ask("GET", "/livez", String::new()).await;
+    look().await;
+    assert!(!is_sent().await, "it does not stop yet");
+    service.phase.send_replace(Phase::Draining);
+    look().await;
+    ask("PUT", &path, String::new()).await;
+    ask("POST", "/v1/renew", format!("{{\"ids\":[\"{id}\"]}}")).await;
+    assert!(!is_sent().await, "it holds something");
+    ask("DELETE", &path, String::new()).await;
+    assert!(is_sent().await);
+    look().await;
+    assert!(is_sent().await);
+}
+
+/// Of many that a client has had on its connection, few are remembered.
+#[test]
+fn what_a_client_has_had_is_forgotten() {
+    let conduct = Conduct::default();
+    for number in 0..10_000 {
+        conduct.has(&number.to_string(), |handle| handle == "0");
+    }
+    let handles = conduct.handles();
+    assert!(handles.contains("0") && handles.len() < 1_000, "{}", handles.len());
 }
 
 /// H9: the host is that of the request's address, and no other one may be named besides. H8: headers have the limits of HTTP/1.1.

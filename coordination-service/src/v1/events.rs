@@ -19,6 +19,7 @@ use tokio::sync::mpsc;
 
 use super::holds::{add_fences, ended, found};
 use super::info::state;
+use crate::around::Noted;
 use crate::auth::{Principal, Right};
 use crate::kind::Kind;
 use crate::mirror::{Changes, Of};
@@ -126,7 +127,8 @@ pub(super) async fn of_hold(
     let watching = service.mirror.watching(most, &[]).ok_or_else(too_many)?;
     // Whoever has its id relies on what it is told here.
     service.holds.told(&hold, false).map_err(ended)?;
-    let (events, response) = Events::new();
+    let (events, mut response) = Events::new();
+    response.extensions_mut().insert(Noted::of(&hold));
     tokio::spawn(async move {
         let (mut changes, mut phases) = (hold.changes(), service.phase.subscribe());
         while service.auth.knows(&who) {

@@ -325,7 +325,11 @@ pub(super) async fn renew_many(
         }
     }
     let Renewals { held, ended, failed } = renewals;
-    Ok(json(StatusCode::OK, &json!({ "held": held, "ended": ended, "failed": failed })))
+    let told = json!({ "held": held, "ended": ended, "failed": failed });
+    let mut response = json(StatusCode::OK, &told);
+    let handles = begun.iter().map(|(_, hold, _)| hold.handle.clone()).collect();
+    response.extensions_mut().insert(Noted { handles, ..Noted::default() });
+    Ok(response)
 }
 
 /// A hold with its id, and the longer lease that it is to have, if it is.
