@@ -246,7 +246,8 @@ impl Follower {
         let mut fresh = pin!(service.mirror.fresh(&self.kinds));
         // The last change that was told; none, before the rows were.
         let mut last = None;
-        let mut unread = Vec::new();
+        // Whoever goes on may have been told of some by the stream before.
+        let mut unread = self.known.is_none().then(Vec::new);
         // Through all turns of the loop: changes of which nothing is told put off no sign of life.
         let mut beat = pin!(tokio::time::sleep(BEAT));
         loop {
@@ -303,13 +304,13 @@ impl Follower {
     }
 
     /// Tells of which recipes not all could be read, if these are others than were told.
-    async fn unread(&self, told: &mut Vec<Kind>) -> Option<()> {
+    async fn unread(&self, told: &mut Option<Vec<Kind>>) -> Option<()> {
         let unread = self.service.mirror.unread(&self.kinds);
-        if unread == *told {
+        if told.as_ref() == Some(&unread) {
             return Some(());
         }
         let kinds: Vec<_> = unread.iter().map(|kind| kind.text()).collect();
-        *told = unread;
+        *told = Some(unread);
         self.told(self.events.send("unread", &json!({ "kinds": kinds })).await)
     }
 
@@ -575,6 +576,10 @@ mod tests {
             "{told}"
         );
         assert!(!told.contains("a/later"), "{told}");
+        assert!(
+            told.contains("event: unread\ndata: {\"kinds\":[]}"),
+            "there may have been some: {told}"
+        );
         let earlier = resumed(&first, "a/").await;
         assert!(earlier.contains("a/later") && earlier.contains("a/new"), "{earlier}");
         let (view, future) = (&later[later.rfind('.').expect("a view")..], u64::MAX);
