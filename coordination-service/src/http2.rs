@@ -94,14 +94,15 @@ pub(crate) async fn left(own: &Own) {
     own.silent_for(LEAVING).await;
 }
 
-/// The body of a request, which has arrived with the end of this.
+/// The body of a request, which has arrived with the end of this. None, of a request that nobody asks for its body: what is not read takes
+/// from the window of the connection, and others would not arrive while such a request waits.
 pub(crate) struct Arriving {
-    body: Incoming,
+    body: Option<Incoming>,
     under_way: Arc<UnderWay>,
 }
 
 impl Arriving {
-    pub(crate) fn new(body: Incoming, under_way: Arc<UnderWay>) -> Self {
+    pub(crate) fn new(body: Option<Incoming>, under_way: Arc<UnderWay>) -> Self {
         Self { body, under_way }
     }
 }
@@ -114,19 +115,20 @@ impl HttpBody for Arriving {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let frame = Pin::new(&mut self.body).poll_frame(context);
-        if matches!(frame, Poll::Ready(None)) || self.body.is_end_stream() {
+        let Some(body) = &mut self.body else { return Poll::Ready(None) };
+        let frame = Pin::new(&mut *body).poll_frame(context);
+        if matches!(frame, Poll::Ready(None)) || body.is_end_stream() {
             self.under_way.arrive();
         }
         frame
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.body.as_ref().is_none_or(Incoming::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        self.body.as_ref().map_or(SizeHint::with_exact(0), Incoming::size_hint)
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
@@ -224,14 +224,16 @@ async fn connection(
             request.extensions_mut().insert(Arc::clone(&telling));
             http2::name_host(&mut request);
         }
+        let is_read = !is_http2 || has_body(request.method());
         // In HTTP/1.1 a body that does not arrive in time ends its connection.
-        let has_arrived = !is_http2 || request.body().is_end_stream();
+        let has_arrived = !is_http2 || !is_read || request.body().is_end_stream();
         let refused = unserved(&request, &asking);
         let (under_way, unanswered) = (Arc::new(asking.begin(has_arrived)), telling.begin());
         if is_http2 {
             request.extensions_mut().insert(Arc::clone(&under_way));
         }
-        let request = request.map(|body| Arriving::new(body, Arc::clone(&under_way)));
+        let request =
+            request.map(|body| Arriving::new(is_read.then_some(body), Arc::clone(&under_way)));
         let answer = match refused {
             None => Ok(hyper::service::Service::call(&service, request)),
             Some(refused) => Err(refused),
@@ -291,6 +293,11 @@ async fn connection(
     if let Err(error) = ended {
         tracing::debug!(%error, %peer, "a connection ended");
     }
+}
+
+/// Whether we ask requests with this method for their body.
+fn has_body(method: &Method) -> bool {
+    matches!(*method, Method::POST | Method::PUT | Method::PATCH)
 }
 
 /// The answer to a request that is one too many, or has too much. It has no text: its client could leave that untaken as well.

@@ -90,6 +90,23 @@ pub(super) fn endless(stream: u32, asked: (&str, &str)) -> Vec<u8> {
     bytes
 }
 
+/// A request of these headers with so many bytes of a body that does not come to its end.
+pub(super) fn filling(
+    stream: u32,
+    asked: (&str, &str),
+    headers: &[(&str, &str)],
+    bytes: usize,
+) -> Vec<u8> {
+    let body = "{";
+    let mut sent = request(stream, asked, headers, body);
+    sent.truncate(sent.len() - frame(DATA, 0, stream, body.as_bytes()).len());
+    // As much as a frame may have.
+    for some in vec![b' '; bytes].chunks(16 * 1024) {
+        sent.extend(frame(DATA, 0, stream, some));
+    }
+    sent
+}
+
 pub(super) fn reset(stream: u32) -> Vec<u8> {
     // The code of a client that has lost interest.
     frame(RESET, 0, stream, &[0, 0, 0, 8])

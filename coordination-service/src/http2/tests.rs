@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
-use super::frames::{Client, Said, beginning, endless, request, reset};
+use super::frames::{Client, Said, beginning, endless, filling, request, reset};
 use super::*;
 use crate::acquire::tests::instance;
 use crate::holds::End;
@@ -246,6 +246,24 @@ async fn h6_a_connection_that_is_cut_anywhere_leaves_no_task() {
     };
     becomes(is_gone).await;
     assert!(site.service.under_way.is_over(), "something is under way");
+}
+
+/// H8: a body that nobody reads keeps no other one from arriving: many clients may share a connection, behind a proxy.
+#[tokio::test]
+async fn h8_a_body_that_is_not_read_holds_up_no_other() {
+    let site = Site::open().await;
+    let mut client = Client::open(&site.path, OPEN).await;
+    let known = [(":authority", "localhost"), ("if-none-match", "\"0\""), ("prefer", "wait=60")];
+    // Nearly all that a stream may send, on two of them.
+    for stream in [1, 5] {
+        client.say(&filling(stream, ("GET", "/v1/counters/x"), &known, 60 * 1024)).await;
+        // By its answer the client has been told that there is room again.
+        client.ask(stream + 2, "GET", "/livez", "").await;
+        assert_eq!(client.answer(stream + 2).await, "ok\n");
+    }
+    let large = format!("{}{{\"add\":2}}", " ".repeat(8 * 1024));
+    client.ask(9, "POST", "/v1/counters/y", &large).await;
+    assert_eq!(client.answer(9).await, r#"{"value":2}"#);
 }
 
 /// H8: a connection has so many requests at a time, and one more is refused.
