@@ -32,8 +32,12 @@ mod tests;
 const STREAMS: u32 = 250;
 /// How long nothing may arrive until the client is asked for a sign of life, and how long that may take.
 const PING: Duration = Duration::from_secs(if cfg!(test) { 4 } else { 15 });
-/// How many bytes of bodies may have arrived and not be read yet, of one request and of all: as much as a small body may have.
+/// How many bytes of a request's body may have arrived and not be read yet: as much as a small body may have.
 const WINDOW: u32 = 64 * 1024;
+/// The same of all requests of a connection. `h2` ends a connection if the frames of bodies that were not read yet lack more than half of that to
+/// 256 bytes each; the last frame of a body does not count. Many clients send a body in one frame and its end in another, and all requests that
+/// a connection may have can arrive before any of it is read.
+const WINDOW_OF_ALL: u32 = 2 * 256 * STREAMS;
 /// How many requests a client may take back within a time before they are answered: four times as many as it may have.
 const TAKEN_BACK: (usize, Duration) =
     if cfg!(test) { (20, Duration::from_secs(60)) } else { (1_000, Duration::from_secs(1)) };
@@ -52,7 +56,7 @@ pub(crate) fn builder(head: usize) -> http2::Builder<Streams> {
         .max_concurrent_streams(STREAMS)
         .max_header_list_size(u32::try_from(head).unwrap_or(u32::MAX))
         .initial_stream_window_size(WINDOW)
-        .initial_connection_window_size(WINDOW);
+        .initial_connection_window_size(WINDOW_OF_ALL);
     builder
 }
 

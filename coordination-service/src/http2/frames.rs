@@ -107,6 +107,16 @@ pub(super) fn filling(
     sent
 }
 
+/// A request to localhost whose body is in one frame, and the end of it in another one.
+pub(super) fn in_parts(stream: u32, asked: (&str, &str), body: &str) -> Vec<u8> {
+    let mut bytes = request(stream, asked, &[(":authority", "localhost")], body);
+    let data = frame(DATA, 0, stream, body.as_bytes());
+    bytes.truncate(bytes.len() - data.len());
+    bytes.extend(data);
+    bytes.extend(frame(DATA, END, stream, &[]));
+    bytes
+}
+
 pub(super) fn reset(stream: u32) -> Vec<u8> {
     // The code of a client that has lost interest.
     frame(RESET, 0, stream, &[0, 0, 0, 8])

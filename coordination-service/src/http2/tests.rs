@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
-use super::frames::{Client, Said, beginning, endless, filling, request, reset};
+use super::frames::{Client, Said, beginning, endless, filling, in_parts, request, reset};
 use super::*;
 use crate::acquire::tests::instance;
 use crate::holds::End;
@@ -340,6 +340,19 @@ async fn h8_large_answers_that_are_not_taken_have_a_bound() {
     let Said::Text(1, text, false) = other.hear().await else { panic!("it is answered") };
     let text = String::from_utf8_lossy(&text);
     assert!(!text.contains("overloaded"), "it has one of its own: {text}");
+}
+
+/// H8: so many may come at once, however their bodies are cut.
+#[tokio::test]
+async fn h8_a_connection_may_send_all_its_requests_at_once() {
+    let site = Site::open().await;
+    let _taken = site.other.lock("x").expect("a name").acquire(None).await.expect("it is free");
+    let mut client = Client::open(&site.path, OPEN).await;
+    let (all, wait) = (0..STREAMS, r#"{"wait_ms":60000}"#);
+    let bytes = all.flat_map(|number| in_parts(1 + 2 * number, ("POST", "/v1/locks/x"), wait));
+    client.say(&bytes.collect::<Vec<_>>()).await;
+    let most = usize::try_from(STREAMS).expect("a small number");
+    becomes(|| site.waits() == most).await;
 }
 
 /// H8: whoever always has requests whose bodies do not arrive, or whose answers it does not take, keeps nobody out; and whoever waits for an
