@@ -158,7 +158,7 @@ impl Tokens {
     }
 }
 
-fn succeeds(command: &mut Command) {
+pub(super) fn succeeds(command: &mut Command) {
     let done = output(command);
     assert!(done.status.success(), "{}{}", stdout(&done), stderr(&done));
 }

@@ -10,5 +10,6 @@ mod leases;
 mod openapi;
 mod page;
 mod queues;
+mod rdlm;
 mod slow;
 mod units;
