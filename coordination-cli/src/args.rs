@@ -1,8 +1,9 @@
 //! The command line. Each command's arguments stand with those of its kind.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, FromArgMatches, Parser, Subcommand};
 
 mod looking;
 mod operators;
@@ -38,6 +39,25 @@ pub(crate) struct Arguments {
     pub(crate) store: Store,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+impl Arguments {
+    /// Our own words, the program's name first.
+    pub(crate) fn of(words: Vec<OsString>) -> Result<Self, clap::Error> {
+        Self::of_run(&words).map_or_else(|| Self::try_parse_from(words), Ok)
+    }
+
+    /// Those of a run, which starts often, by what there is to know of `run` alone: to describe all our commands takes several times as
+    /// long. `None`: it is another command, or something is to be said, which takes all of them.
+    fn of_run(words: &[OsString]) -> Option<Self> {
+        if words.get(1).is_none_or(|word| word != "run") {
+            return None;
+        }
+        let run = Run::augment_args(clap::Command::new("run"));
+        let ours = Store::augment_args(clap::Command::new("coordination")).subcommand(run);
+        let mut matches = ours.try_get_matches_from(words).ok()?;
+        Self::from_arg_matches_mut(&mut matches).ok()
+    }
 }
 
 /// Which store, and as whom.
@@ -119,8 +139,53 @@ mod tests {
     }
 
     #[test]
+    fn a_run_that_is_read_alone_is_the_same_as_among_all_commands() {
+        for (words, is_read) in [
+            ("coordination run --lock x -- true", true),
+            ("coordination run --lock x --lock y --shared -- true --lock z", true),
+            (
+                "coordination run --url file:///x -q --member-id me --config c --lock x -- true",
+                true,
+            ),
+            ("coordination run --lock x --wait 1m --if-busy skip --label l -- true", true),
+            (
+                "coordination run --lock=x -w 0 --on-lost kill --kill-after 1s --settle 0 -- -h",
+                true,
+            ),
+            (
+                "coordination run --semaphore x:2 --every 1h --at-least 1m --foreground -- true",
+                true,
+            ),
+            ("coordination run --singleton x --standby 1 --release-after 1s -- true", true),
+            ("coordination run --singleton x --replace -- true", true),
+            ("coordination run --rate x:1/1s -- help", true),
+            ("coordination run --lock x --no-fork -- run", true),
+            ("coordination --url file:///x run --lock x -- true", false),
+            ("coordination elect x -- run", false),
+            ("coordination run -- true", false),
+            ("coordination run --lock x true", false),
+            ("coordination run --lock x --semaphore y:2 -- true", false),
+            ("coordination run --lock x --wait soon -- true", false),
+            ("coordination run --help", false),
+            ("coordination run -V", false),
+            ("coordination run help", false),
+            ("coordination run", false),
+            ("coordination", false),
+        ] {
+            let words: Vec<OsString> = words.split(' ').map(OsString::from).collect();
+            let shown = |read: Option<Arguments>| read.map(|read| format!("{read:?}"));
+            let (alone, among_all) =
+                (Arguments::of_run(&words), Arguments::try_parse_from(&words).ok());
+            assert_eq!(alone.is_some(), is_read, "{words:?}");
+            if is_read {
+                assert_eq!(shown(alone), shown(among_all));
+            }
+        }
+    }
+
+    #[test]
     fn what_does_not_go_together_is_refused() {
-        let parse = |words: &str| Arguments::try_parse_from(words.split(' '));
+        let parse = |words: &str| Arguments::of(words.split(' ').map(OsString::from).collect());
         for words in [
             "coordination run -- true",
             "coordination run --lock x true",

@@ -42,7 +42,7 @@ use std::env;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 
 use crate::args::{Arguments, Command};
 #[cfg(not(target_os = "linux"))]
@@ -61,7 +61,7 @@ fn main() -> ExitCode {
         Some(word) if word == holder::HOLD => return holder::hold(words),
         _ => {}
     }
-    let arguments = match Arguments::try_parse() {
+    let arguments = match Arguments::of(env::args_os().collect()) {
         Ok(arguments) => arguments,
         Err(error) => {
             // The same for all commands: they are parts of one.
