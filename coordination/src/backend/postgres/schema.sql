@@ -92,17 +92,18 @@ CREATE TABLE {schema}.floors (
   last bigint NOT NULL
 );
 
--- The time by the server's clock. `extract` would compute with numbers of any length, which takes longer. A `double precision` is
--- exact to the microsecond until the year 2255.
+-- The time by the server's clock. `extract` would compute with numbers of any length, which takes longer. A `double precision` with
+-- seconds in it is exact to the microsecond until the year 2106; after that the result may be one microsecond off, but never goes back.
 CREATE FUNCTION {schema}.clock() RETURNS bigint LANGUAGE sql VOLATILE AS $f$
   SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint
 $f$;
 
--- Each step calls this first. It makes settings for the transaction, because the role, the database or a pooler may have made
--- others. With them, each statement of the step sees what was committed before it; the step calls only functions and operators
--- of PostgreSQL and of this schema; and what it has changed is on the disk when it is answered. It waits for a lock for at most
--- the time that the client has set when it connected (`coordination.lock_timeout`), because the client's heartbeats wait for
--- the step. Behind a pooler, that setting may be another client's, or missing; if it is missing, 50 ms are used.
+-- Each step calls this first, `enter` and `leave` only if `has_begun` finds other settings. It makes settings for the
+-- transaction, because the role, the database or a pooler may have made others. With them, each statement of the step sees
+-- what was committed before it; the step calls only functions and operators of PostgreSQL and of this schema; and what it has
+-- changed is on the disk when it is answered. It waits for a lock for at most the time that the client has set when it
+-- connected (`coordination.lock_timeout`), because the client's heartbeats wait for the step. Behind a pooler, that setting
+-- may be another client's, or missing; if it is missing, 50 ms are used.
 CREATE FUNCTION {schema}.begin_step() RETURNS void LANGUAGE plpgsql AS $f$
 DECLARE
   -- Nobody reads it. But an assignment is evaluated at once, where `PERFORM` costs a query.
