@@ -335,6 +335,7 @@ fn l7_no_step_reads_a_table_through() {
                  INSERT INTO coordination_created (queue, id, at) SELECT id, 7, {now} FROM coordination_queues;
                  INSERT INTO coordination_floors (namespace, last)
                    SELECT CONCAT('other-', seq), seq FROM seq_1_to_100000;
+                 INSERT INTO coordination_queues (path, last, first, changes) VALUES ('coordination/lock/empty', 5, 6, 1);
                  ANALYZE TABLE coordination_queues, coordination_sessions, coordination_entries,
                    coordination_records, coordination_created, coordination_floors"
             ),
@@ -342,6 +343,8 @@ fn l7_no_step_reads_a_table_through() {
         for step in [
             "enter('s1', 1, 'coordination/lock/q-7', 's1-1', FALSE, '')",
             "enter('s1', 1, 'coordination/lock/q-8', 's1-2', TRUE, '')",
+            "enter('s1', 1, 'coordination/lock/empty', 's1-3', FALSE, '')",
+            "leave('s1', 1, 'coordination/lock/empty', 's1-3', (SELECT last FROM coordination_queues WHERE path = 'coordination/lock/empty'))",
             "position('s1', 'coordination/lock/q-7', 's1-1', FALSE, (SELECT seq FROM coordination_entries WHERE id = 's1-1'))",
             "update('s1', 1, 'coordination/lock/q-7', 's1-1', TRUE, '', 7)",
             "read('coordination/lock/q-7')",
@@ -370,6 +373,9 @@ fn l7_no_step_reads_a_table_through() {
             // This includes reads of the server's own table of statistics.
             assert!(rows < 3_000.0, "{rows} rows are read by {step}");
         }
+        // Only the short way of `leave` leaves the queue like this.
+        let query = "SELECT first > last FROM coordination.coordination_queues WHERE path = 'coordination/lock/empty'";
+        assert_eq!(ask(&*mysql, query), "1", "the short ways were not taken");
         let one = Coordinator::connect(&url(&mysql)).await.expect("a server");
         let other = Coordinator::connect(&url(&mysql)).await.expect("a server");
         one.queue("jobs").expect("a name").post(&[NewItem::new("work")]).await.expect("posted");

@@ -20,6 +20,8 @@ const MANY: &[&str] = &[
     "INSERT INTO coordination.created (queue, id, at) SELECT id, 7, coordination.clock() FROM coordination.queues",
     "INSERT INTO coordination.floors (namespace, last)
        SELECT convert_to('other-' || n, 'UTF8'), n FROM generate_series(1, 100000) n",
+    // A queue that is known to be empty, for the short ways of `enter` and `leave`.
+    "INSERT INTO coordination.queues (path, last, first) VALUES ('coordination/lock/empty', 5, 6)",
     "VACUUM ANALYZE",
 ];
 
@@ -28,6 +30,9 @@ const STEPS: &[&str] = &[
     "enter('0000000000000007', 1, 'coordination/lock/many-7', 'new-1', false, '')",
     "enter('0000000000000007', 1, 'coordination/lock/many-8', 'new-2', true, '')",
     "enter('0000000000000007', 1, 'coordination/lock/new', 'new-3', false, '')",
+    "enter('0000000000000007', 1, 'coordination/lock/empty', 'new-4', false, '')",
+    "leave('0000000000000007', 1, 'coordination/lock/empty', 'new-4',
+       (SELECT last FROM coordination.queues WHERE path = 'coordination/lock/empty'))",
     "position('0000000000000007', 'coordination/lock/many-7', 'new-1', false, NULL)",
     "look('coordination/lock/many-7', 7, false, true)",
     "update('0000000000000007', 1, 'coordination/lock/many-8', 'new-2', true, 'x', NULL)",
@@ -62,6 +67,10 @@ fn l7_every_statement_has_an_index() {
             let through: Vec<_> = through.collect();
             assert!(through.is_empty(), "{step}: {through:#?} in {plans}");
         }
+        // Only the short way of `leave` leaves the queue like this.
+        let query =
+            "SELECT first > last FROM coordination.queues WHERE path = 'coordination/lock/empty'";
+        assert_eq!(ask(&*postgres, query), "t", "the short ways were not taken");
     });
 }
 
@@ -86,6 +95,11 @@ fn l7_an_emptied_table_is_not_read_through() {
         for step in [
             "enter('0000000000000007', 1, 'coordination/lock/x', 'new', false, '')",
             "leave('0000000000000007', 1, 'coordination/lock/x', 'new', NULL)",
+            // The short ways: the third entry finds the queue empty.
+            "enter('0000000000000007', 1, 'coordination/lock/x', 'second', false, '')",
+            "leave('0000000000000007', 1, 'coordination/lock/x', 'second', (SELECT last FROM coordination.queues
+               WHERE path = 'coordination/lock/x'))",
+            "enter('0000000000000007', 1, 'coordination/lock/x', 'third', false, '')",
         ] {
             let plans = plans_of(&postgres, step);
             assert!(plans.contains("on entries"), "{step}: {plans}");
